@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -46,6 +47,15 @@ def _unpack_once() -> Iterator[None]:
 
     with restored(DATASETS):
         DATASETS._entries["embedded"] = replace(source, read=read)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _small_maps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Make the maps of private learning of few images, each once, and in a cache of the tests."""
+    folder = tmp_path_factory.mktemp("maps")
+    small = {"IMAGES": 100, "cache_folder": lambda: folder}
+    with mock.patch.multiple("carvyfl.learning.private.map", **small):
         yield
 
 

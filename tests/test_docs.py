@@ -39,6 +39,7 @@ from carvyfl.groups.methods import GROUPINGS, GroupingInputs
 from carvyfl.learning.models import MODELS
 from carvyfl.learning.one_shot.features import FEATURES
 from carvyfl.learning.one_shot.training import SumsView
+from carvyfl.learning.private.model import MessageView
 from carvyfl.learning.scaffold.adversary import RoundView
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.config import PRESETS, RunConfig, preset
@@ -273,6 +274,7 @@ def test_every_field_of_a_schema_is_described():
         ("howto/extend.md", "form(given)", "given", GroupingInputs),
         ("howto/attack.md", "forge(view)", "view", RoundView),
         ("howto/attack.md", "forge_sums(view)", "view", SumsView),
+        ("howto/attack.md", "forge_message(view)", "view", MessageView),
         ("howto/attack.md", "poisoned(data, rank, context)", "context", AttackContext),
     ],
 )

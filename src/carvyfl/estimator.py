@@ -19,7 +19,7 @@ from torch import nn
 from carvyfl import pipeline
 from carvyfl.core.checks import seed_number, whole_number
 from carvyfl.core.errors import CarvyError, call_text
-from carvyfl.core.progress import Report, visible
+from carvyfl.core.progress import Phase, Report, silent, visible
 from carvyfl.core.registry import ELSEWHERE, NamedParameters, pick
 from carvyfl.data.clients import Federation, as_array, as_inputs
 from carvyfl.data.own_data import CLIENT_BY_CLIENT, checked_federation, federation_from_arrays
@@ -29,15 +29,16 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.backends import make_backend
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.learners import LEARNERS, OWN_TYPES, UNSCALED
+from carvyfl.learning.learners import LEARNERS, OWN_TYPES, UNSCALED, learner_of
 from carvyfl.learning.models import num_outputs
 from carvyfl.learning.one_shot.features import Function
 from carvyfl.learning.recipe import Recipe, lost_groups
 from carvyfl.learning.scaffold.client import prepared
 from carvyfl.learning.store import GroupStore
-from carvyfl.pipeline import TRAINING, Compute, Phase, Setup, silent
+from carvyfl.pipeline import TRAINING, Compute, Setup
+from carvyfl.privacy.statement import guarantee
 from carvyfl.profiles.methods import Profiles
-from carvyfl.settings import LISTED, GroupingSettings, LearningSettings
+from carvyfl.settings import LISTED, GroupingSettings, LearningSettings, check_privacy_asked
 from carvyfl.voting.certificate import Certificate, certify, unanswered
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import NO_VOTE, Votes, predict
@@ -65,8 +66,11 @@ class _Parameters(LearningSettings, GroupingSettings, NamedParameters):
     """A registered model's name, or any ``torch.nn.Module`` that maps a batch to logits; its
     present weights are the initial ones. One-shot learning does not use it."""
     features: str | nn.Module | Function = "scattering"  # type: ignore[assignment]
-    """For ``one-shot``: a registered feature map, a frozen ``torch.nn.Module`` or a function of
-    inputs, bytes scaled to 0…1; ``none`` if the inputs are embeddings already."""
+    """For ``one-shot`` and ``private``: a registered feature map, a frozen ``torch.nn.Module`` or a
+    function of inputs, bytes scaled to 0…1; ``none`` if the inputs are embeddings already."""
+    public: str | Path | npt.NDArray[Any] | None = None  # type: ignore[assignment]
+    """For ``private``: public inputs that its map is made of, an array, an npy file or the name of
+    a data set; nobody's secret, and fixed beforehand. None takes synthetic images."""
     types: str | Sequence[int | str] | npt.NDArray[Any] = OWN_TYPES  # type: ignore[assignment]
     """What Step 1 learns of clients, by name, or what you know of them: a type per client, or
     numbers of each client (covariates), shape (N, d)."""
@@ -98,10 +102,11 @@ class CarvyFL(_Parameters):
 
     Attributes
     ----------
-    federation_, profiles_, group_count_, grouping_, results_, models_
+    federation_, profiles_, group_count_, grouping_, results_, models_, privacy_
         What ``fit`` learned: the clients as checked, their profiles and types (None where
         the grouping needs none), how G was chosen (None where it was set), the groups, what
-        happened in each group's training, and the group models.
+        happened in each group's training, the group models, and the differential privacy of what
+        clients sent, in words (None where they send numbers without noise).
     """
 
     __setattr__ = object.__setattr__  # an estimator's parameters may be changed between fits
@@ -130,6 +135,8 @@ class CarvyFL(_Parameters):
             fitted = f"fitted: {len(self.federation_):,} clients in {groups}"
             if not self.grouping_.basis.readings:
                 fitted += ", nothing certified"
+            if self.privacy_:
+                fitted += f"</p><p>{html.escape(self.privacy_)}"
         return f"<pre>{html.escape(repr(self))}</pre><p>{fitted}</p>"
 
     def fit(self, clients: Federation | Iterable[Any], num_classes: int | None = None) -> CarvyFL:
@@ -161,11 +168,10 @@ class CarvyFL(_Parameters):
             warnings.warn(_DERIVED, stacklevel=2)
             if min(int(client.train.labels.min()) for client in federation.clients) == 1:
                 warnings.warn(_FROM_ONE, stacklevel=2)
-        shape = federation.clients[0].train.inputs.shape[1:]
-        module = LEARNERS.pick(self.learner).build(self, shape, federation.num_classes, seed)
+        compute, settings = self._compute(self._phase), self._settings()
+        module = LEARNERS.pick(self.learner).prepare(self, federation, seed, self._phase)
         setup = Setup(federation, module, self.training, seed)
         pipeline.check_setup(setup)
-        compute, settings = self._compute(self._phase), self._settings()
         pipeline.check_methods([self.method], settings, setup)
         pipeline.compute_features(setup, compute)
         setup = pipeline.hear(setup, compute)
@@ -182,7 +188,15 @@ class CarvyFL(_Parameters):
         self.grouping_: Grouping = grouping
         self.results_: list[GroupResult] = results
         self.models_: GroupModels = pipeline.gather_models(setup, results)
+        self.privacy_: str | None = None if self._budget is None else guarantee(*self._budget)
         return self
+
+    @property
+    def _budget(self) -> tuple[float, float] | None:
+        """ε and δ of what every client sent; None where that was not private."""
+        module = self.models_.module
+        about = learner_of(module).privacy(module)
+        return None if about is None else (about["epsilon"], about["delta"])
 
     def votes(self, inputs: Any) -> Votes:
         """Return what every group votes on every input, shape (G, n)."""
@@ -221,6 +235,7 @@ class CarvyFL(_Parameters):
         """
         truth = None if labels is None else as_array(labels, "labels")
         certificate = certify(self.votes(inputs), truth, self.grouping_.basis)
+        certificate = replace(certificate, budget=self._budget)
         doubts = [*certificate.warnings]
         if truth is not None and self.group_count_ is not None:
             doubts += self.group_count_.missed_by(float(certificate.ca()[0]))
@@ -278,6 +293,8 @@ def check_params(model: CarvyFL) -> None:
             wanted = words.format(value=value, kind=type(value).__name__)
             raise CarvyError(f"{name} must be {wanted}")
     LEARNERS.pick(model.learner)
+    if any(getattr(model, name) != _DEFAULTS[name] for name in ("epsilon", "delta")):
+        check_privacy_asked(model.learner, model.types if isinstance(model.types, str) else None)
     aimed_level(model.aim)
     entry = GROUPINGS.pick(model.method)
     if entry.needs_groups and model.groups is None:

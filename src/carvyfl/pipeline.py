@@ -7,9 +7,7 @@ is :func:`carvyfl.voting.certificate.certify`.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -22,7 +20,7 @@ from torch import nn
 
 from carvyfl.core.checks import check_length
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.progress import Report, quiet
+from carvyfl.core.progress import Phase, silent
 from carvyfl.data.clients import Federation, Inputs
 from carvyfl.group_count import Goal, GroupCount, choose_group_count
 from carvyfl.groups.basis import NumGroups
@@ -49,15 +47,7 @@ from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import Votes
 
 K = TypeVar("K")
-Phase = Callable[[str], AbstractContextManager[Report]]
-"""Opens a phase of work under a title and gives the function that shows its progress."""
 TRAINING = "Step 3  training"
-
-
-@contextlib.contextmanager
-def silent(title: str) -> Iterator[Report]:
-    """Show no progress."""
-    yield quiet
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta
 
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.schema import plain
 from carvyfl.core.yaml_text import to_yaml
 from carvyfl.learning.learners import LEARNERS, OWN_TYPES, RIDGE
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # torch takes seconds to import, and reading settings needs n
     from carvyfl.profiles.methods import Known
 
 Count = Annotated[int, Meta(ge=1)]
+NOISY_TYPES = "private-shares"  # with noise of their own, whatever the learner is
 LISTED = {"given": "given_types", "covariates": "covariates"}
 """The types for which the operator lists something of every client, and in which setting."""
 
@@ -38,6 +40,15 @@ class PrivacySettings:
     setting) spend ε again, and these add up."""
     delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
     """δ of `learner: private`; below one over the number of a client's samples."""
+
+
+def check_privacy_asked(learner: str, types: object) -> None:
+    """Refuse ε or δ that somebody set, where clients add no noise to anything."""
+    if "epsilon" not in LEARNERS.pick(learner).settings and types != NOISY_TYPES:
+        raise CarvyError(
+            f"`epsilon` and `delta` would protect nothing: clients of the learner '{learner}' send "
+            "exact numbers; use `learner='private'`, or leave them out"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

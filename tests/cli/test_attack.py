@@ -14,6 +14,7 @@ from carvyfl.cli import attack as attack_command
 from carvyfl.core.schema import plain
 from carvyfl.runs.folder import RunFolder
 from support.cli import QUICK, Answer, assert_refused, assert_valid, carvy, naive_ca
+from support.private import runs_on_corners
 from support.records import attack_result
 
 
@@ -209,6 +210,32 @@ def test_honest_groups_are_those_of_the_run(run, tmp_path):
     where = ("--workers", 1, "--store", tmp_path / "store", "--method", "carvy")
     assert carvy("attack", run, *where, "-m", "0,1", "-a", "sign-flip").code == 0
     assert len(list((tmp_path / "store").glob("*.safetensors"))) == 1
+
+
+@pytest.mark.parametrize("name", ["badnets", "constant-means"])
+def test_clients_of_a_private_run_keep_their_messages(tmp_path, name, monkeypatch):
+    """Neither they nor the public inputs are asked for again."""
+    runs_on_corners(tmp_path, run=())
+    run = tmp_path / "run"
+    before = (run / "messages.safetensors").read_bytes()
+    (tmp_path / "public.npy").unlink()
+    monkeypatch.setattr("carvyfl.learning.private.map.make_map", None)
+    where = ("--workers", 1, "--store", tmp_path / "attacked", "-a", name, "-m", "0-3")
+    answer = carvy("attack", run, *where, "--json")
+    assert_valid(answer.json, "attack")
+    for result in results(run):
+        with np.load(run / "votes" / f"{result['method']}.npz") as file:
+            curve, _ = naive_ca(file["votes"], file["labels"], 4)
+        promised = [curve[m] if m < len(curve) else 0.0 for m in result["m"]]
+        assert result["certified"] == pytest.approx(promised)
+        assert all(a >= p - 1e-9 for a, p in zip(result["accuracy"], promised, strict=True))
+        assert result["accuracy"][0] == pytest.approx(curve[0])
+    assert (run / "messages.safetensors").read_bytes() == before
+    again = carvy("attack", run, *where, "--option", "step_one=poisoned", "--json")
+    assert again.code == 0, again.err
+    assert all(result["promise_kept"] for result in again.json["attacks"])
+    verified = carvy("verify", run, "--workers", 1)
+    assert verified.code == 0, verified.out
 
 
 def test_both_readings_of_lost_groups_are_printed_where_they_differ(capsys):

@@ -109,4 +109,4 @@ def test_a_run_with_committed_coins(file: Path, tmp_path: Path) -> None:
     prepared, mine = prepare(folder.config()), folder.grouping("slots")
     regroup = regrouping("slots", folder.config(), prepared.setup, Compute.on_cores(1), mine.coins)
     assert regroup is not None
-    assert regroup(prepared.setup.federation) == mine
+    assert regroup(prepared.setup) == mine

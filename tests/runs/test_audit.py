@@ -30,6 +30,8 @@ from carvyfl.groups.coins import Coins, draw_coins
 from carvyfl.groups.methods import GROUPINGS, form_groups
 from carvyfl.learning.models import MODELS
 from carvyfl.learning.one_shot.training import head_from
+from carvyfl.learning.private.map import make_map, plain_map
+from carvyfl.learning.private.model import group_head
 from carvyfl.pipeline import asked_groups
 from carvyfl.plots.pictures import plot
 from carvyfl.profiles.methods import PROFILE_METHODS
@@ -47,6 +49,7 @@ from carvyfl.voting.votes import votes
 from support.bounded import GIB, bounded
 from support.cli import QUICK, assert_refused, assert_valid, carvy
 from support.points import runs_on_points
+from support.private import runs_on_corners
 from support.records import attack_result
 from support.registries import registered
 from support.sealing import reseal
@@ -69,6 +72,7 @@ def runs(tmp_path_factory):
         made = carvy("run", *words, "--out", folder / name, "--store", folder / "store")
         assert made.code == 0, made.err
     runs_on_points(folder, points=("--keep-sums",), other=("--keep-sums", "--seed", 1))
+    runs_on_corners(folder, private=())
     return folder
 
 
@@ -250,6 +254,7 @@ WRITTEN = {"config.yaml", "run.json", "types.json", "profiles.npz", "ca.png"} | 
 }
 FILES = [("rounds", name) for name in sorted(WRITTEN)]
 FILES += [("points", "sums.safetensors"), ("chosen", "group-count.png")]
+FILES += [("private", "messages.safetensors"), ("private", "map.safetensors")]
 
 
 def flipped(content: bytes, times: int) -> Iterator[bytes]:
@@ -542,6 +547,48 @@ def poisoned(run: RunFolder) -> None:
     run.add_attacks([attack_result("carvy", [99.0, 99.0], [99.0, 98.0], settings=settings)])
 
 
+def messages(change: Callable[[Any], object], **about: Any) -> Forgery:
+    """Change the units of messages, or what is said beside them."""
+
+    def forge(run: RunFolder) -> None:
+        path = run.messages_file
+        with safe_open(path, framework="np") as archive:
+            said = json.loads(archive.metadata()["about"])
+        change(units := load_file(path)["units"].copy())
+        save_file({"units": units}, path, {"about": json.dumps({**said, **about})})
+
+    return forge
+
+
+def heads_again(run: RunFolder) -> None:
+    """Derive all heads from the messages that are there now, and claim what follows."""
+    reseal(run.path)
+    for method in run.record().methods:
+        models, sent = run.models(method), run.messages()
+        for g, members in enumerate(run.grouping(method).groups):
+            again = group_head(models.module, members.tolist(), sent.of_clients(members))
+            models.weights[g] = again.weights
+        models.save(run.models_file(method), {})
+    vote_again(run)
+
+
+def others_profiles(run: RunFolder) -> None:
+    """Exchange what two clients sent, and derive all heads again."""
+    messages(lambda units: units.__setitem__([0, 7], units[[7, 0]]))(run)
+    heads_again(run)
+
+
+def another_map(run: RunFolder) -> None:
+    """Use a map that was made of the clients' own inputs, and say that it was made of others."""
+    module: Any = run.module()
+    inputs = load(run.config().dataset, num_classes=4).train.inputs
+    made = make_map(module.features, inputs.shape[1:], 4, inputs)
+    dataclasses.replace(made, origin=module.map.origin).save(run.path / "map.safetensors")
+    forged = dataclasses.replace(made, origin=module.map.origin)
+    reseal(run.path, lambda record: record["privacy"].update(map=forged.digest))
+    heads_again(run)
+
+
 HEADS, DATA = "training of carvy", "sums from the data"
 CERTIFICATE, GROUPS = "certificate of slots", "groups of slots"
 MODELS_OF, VOTES = "models of slots", "votes of slots"
@@ -634,6 +681,7 @@ TABLE: dict[tuple[str, str, str], dict[str, Forgery]] = {
         "group_count.candidates": choice(lambda count: not_chosen(count).update(auc=1e6)),
         "a candidate less": choice(lambda count: count["candidates"].pop()),
         "group_count.balanced": part("group_count", "balanced", groups=1),
+        "group_count.made_up": part("group_count", made_up=True),
     },
     ("chosen", "profiles", "profile of client 0"): {"profiles": random_profiles},
     ("chosen", "profiles", "other types, or warnings"): {"warnings": no_warnings},
@@ -671,6 +719,44 @@ TABLE: dict[tuple[str, str, str], dict[str, Forgery]] = {
     },
     ("points", HEADS, "other clients were set aside"): {
         "a member set aside": entry("carvy", set_aside={"0": "no reason"})
+    },
+    ("private", "map", "was not made of public inputs"): {"a map of clients' inputs": another_map},
+    ("private", "map", ""): {
+        "a map of nothing": lambda run: plain_map(64, 64).save(run.path / "map.safetensors"),
+        "half a map": file("map.safetensors", lambda content: content[:-4]),
+        "other public inputs": setting(public=None),
+    },
+    ("private", "files", "map.safetensors is missing"): {
+        "no map": lambda run: (run.path / "map.safetensors").unlink()
+    },
+    ("private", "files", "messages.safetensors is missing"): {
+        "no messages": lambda run: run.messages_file.unlink()
+    },
+    ("private", "messages", "the messages"): {
+        "a smaller ε": setting(epsilon=1.0),
+        "another δ": setting(delta=1e-6),
+        "less noise": messages(lambda units: None, sigma=0.01),
+        "somebody's set aside": messages(lambda units: None, set_aside=[[3, "no reason"]]),
+        "half of them": file("messages.safetensors", lambda content: content[:-4]),
+    },
+    ("private", "messages", "privacy: "): {
+        "privacy.epsilon": part("privacy", epsilon=0.5),
+        "privacy.delta": part("privacy", delta=1e-9),
+        "privacy.map": part("privacy", map="0" * 64),
+        "privacy.made_of": part("privacy", made_of="synthetic images, seed 20260729"),
+        "privacy.message_bytes": part("privacy", message_bytes=10),
+        "privacy.guarantee": part("privacy", guarantee="Nobody sees anything."),
+    },
+    ("private", "messages", "nothing of privacy"): {
+        "no privacy": record(lambda r: r.pop("privacy"))
+    },
+    ("private", "profiles", ""): {"another client's": others_profiles},
+    ("private", "heads of carvy", "of group 0 does not follow from its members' messages"): {
+        "a direction that no profile has": messages(lambda units: units[:, :, 40].__iadd__(40_000)),
+        "another head": weights(lambda w: w[0].mul_(1.001)),
+    },
+    ("private", "heads of carvy", "other clients were set aside"): {
+        "a client set aside": entry("carvy", set_aside={"0": "no reason"})
     },
 }
 """Forgeries by the run that is forged, the check that says so, and its words."""
@@ -942,7 +1028,8 @@ def is_record(kind: Any) -> bool:
 def test_every_field_of_the_record_is_in_the_table():
     """A new field is derived, validated, or listed as unchecked."""
     assert sorted(set(fields(RunRecord))) == sorted(FIELDS)
-    assert {name for name in FIELDS if name.startswith("group_count.")} <= set(FORGERIES)
+    elsewhere = ("group_count.", "privacy.")
+    assert {name for name in FIELDS if name.startswith(elsewhere)} <= set(FORGERIES)
 
 
 def changed(value: Any) -> Any:
@@ -975,6 +1062,7 @@ IMPOSSIBLE = {
     "config.aim": "most",
     "config.least_accuracy": 101,
     "config.epsilon": 0,
+    "config.delta": 1,
     "config.training": {"rounds": 2},
     "methods.*.rounds": [0, 0, 0],
     "methods.*.stopped": ["empty", "rounds", "rounds"],
@@ -992,6 +1080,7 @@ OTHER = {
     "config.dataset": "other.npz",
     "config.baseline_groups": 4,
     "config.data_dir": "a folder",
+    "config.public": "others.npy",
     "config.model": "compact-cnn",
     "environment.gpu": "a device",
 }
@@ -999,7 +1088,8 @@ OTHER = {
 
 
 @pytest.mark.parametrize(
-    "field", [name for name in FIELDS if not name.startswith(("deployment.", "group_count."))]
+    "field",
+    [n for n in FIELDS if not n.startswith(("deployment.", "group_count.", "privacy."))],
 )
 def test_every_field_is_checked_as_the_table_says(copy, field, tmp_path, monkeypatch):
     """The forger changes config.yaml, too, and seals everything again."""

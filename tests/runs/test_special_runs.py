@@ -96,6 +96,7 @@ def test_the_same_command_restores_damaged_sums(runs):
 
 CONFIG = RunConfig(
     types="private-shares",
+    epsilon=10.0,
     dataset="embedded",
     clients=12,
     samples=20,
@@ -154,7 +155,7 @@ def test_under_attack_honest_clients_send_what_they_sent(private, method, monkey
     setup = prepare(CONFIG).setup
     regroup = regrouping(method, CONFIG, setup, Compute.on_cores(1), None, private.profiles())
     assert regroup is not None
-    same = regroup(dataclasses.replace(setup.federation))
+    same = regroup(setup)
     assert same.assignment.tolist() == private.grouping(method).assignment.tolist()
     read = []
 
@@ -166,7 +167,8 @@ def test_under_attack_honest_clients_send_what_they_sent(private, method, monkey
     client = setup.federation.clients[3]
     poisoned = Client(Samples(client.train.inputs, client.train.labels[::-1]), client.validation)
     clients = (*setup.federation.clients[:3], poisoned, *setup.federation.clients[4:])
-    regroup(dataclasses.replace(setup.federation, clients=clients))
+    federation = dataclasses.replace(setup.federation, clients=clients)
+    regroup(dataclasses.replace(setup, federation=federation))
     (heard,) = read
     assert heard.vectors is not None
     equal = (heard.vectors.rows == rows_of(private)).all(axis=1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from carvyfl.learning.learners import LEARNERS
 from carvyfl.profiles.methods import PROFILE_METHODS
 from carvyfl.runs.folder import RunFolder
 from carvyfl.runs.record import hashes, sealed
@@ -24,6 +25,9 @@ def reseal(folder: Path, change: Callable[[dict[str, Any]], object] = lambda rec
         files += [run.types_file, *([run.profiles_file] if compared else [])]
     files += [run.choice_picture] if "group_count" in record else []
     files += [run.sums_file] if record["config"]["keep_sums"] else []
+    learner = LEARNERS.get(record["config"]["learner"])
+    if learner is not None and learner.sends == "message":
+        files += [run.messages_file, *(folder / name for name in learner.files)]
     for method in record["methods"]:
         files += [run.grouping_file(method), run.models_file(method), run.votes_file(method)]
     record["files"] = hashes(folder, [file for file in files if file.is_file()])

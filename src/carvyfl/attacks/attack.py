@@ -1,7 +1,8 @@
 """What every attack is made of: a frozen dataclass of settings, a line in ``ATTACKS``.
 
 ``poisoned`` gives the data a malicious client trains on, ``forge`` what the malicious members of a
-group send in a round, and ``forge_sums``, where there is one, what they send in one-shot learning.
+group send in a round; ``forge_sums`` or ``forge_message``, where there is one, what they send in
+one-shot or private learning.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Malicious:
     It does something ``against`` these learners (:data:`~carvyfl.learning.learners.LEARNERS`). It
     trains with SCAFFOLD's correction if ``corrected``; ``pull`` is λ of the term that keeps it near
     the model received. ``step_one``: ``honest``, in Step 1 it behaves, and sits where an honest
-    client would; ``poisoned``, its one-epoch update comes from its poisoned data.
+    client would; ``poisoned``, its one-epoch update, or its one message, is that of its attack.
     """
 
     name: ClassVar[str] = "none"

@@ -124,13 +124,13 @@ class Triggered(Malicious):
 class BadNets(Triggered):
     """BadNets with model replacement, the paper's attack (Section 4.1, Eq. 12).
 
-    It sends ``control`` as control variate (:data:`CONTROLS`). In one-shot learning the poisoned
-    data alone speak.
+    It sends ``control`` as control variate (:data:`CONTROLS`). In one-shot and private learning the
+    poisoned data alone speak.
     """
 
     name = "badnets"
     help = "a trigger in the picture, and model replacement (the paper's attack)"
-    against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot")
+    against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot", "private")
     control: str = "unscaled"
 
     def __post_init__(self) -> None:

@@ -22,17 +22,18 @@ from carvyfl.attacks.scenario import (
 )
 from carvyfl.core.checks import check_length
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.clients import Federation, Inputs
+from carvyfl.data.clients import Inputs
 from carvyfl.data.datasets import DataSet
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.learners import learner_of
+from carvyfl.learning.private.model import malicious_messages
 from carvyfl.pipeline import Compute, Setup, cast_votes, gather_models, plan_training, train
 
 Train = Callable[[Sequence[GroupJob]], list[GroupResult]]
 """Trains jobs, those trained before only once."""
-Regroup = Callable[[Federation], Grouping]
-"""Steps 1 and 2 on a federation in which several clients' data are poisoned."""
+Regroup = Callable[[Setup], Grouping]
+"""Steps 1 and 2 on a setup in which the data, and the messages, of several clients are poisoned."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +156,18 @@ def _groups(
     def formed(malicious: Sequence[int]) -> Sequence[GroupJob]:
         if attack.step_one == "honest" or regroup is None or not malicious:
             return jobs
-        clients = list(run.setup.federation.clients)
-        for rank, client in enumerate(malicious):
-            data = poisoned_samples(attack, clients[client].train, rank, run.context)
-            clients[client] = replace(clients[client], train=data)
-        federation = replace(run.setup.federation, clients=tuple(clients))
-        return plan_training(run.setup, regroup(federation))
+        setup, clients = run.setup, list(run.setup.federation.clients)
+        data = {
+            client: poisoned_samples(attack, clients[client].train, rank, run.context)
+            for rank, client in enumerate(malicious)
+        }
+        for client, samples in data.items():
+            clients[client] = replace(clients[client], train=samples)
+        poisoned = replace(setup, federation=replace(setup.federation, clients=tuple(clients)))
+        if setup.messages is not None:
+            sent = malicious_messages(setup.module, attack, data, setup.seed)
+            poisoned = replace(poisoned, messages=setup.messages.replaced(sent))
+        return plan_training(setup, regroup(poisoned))
 
     return formed
 

@@ -23,7 +23,7 @@ class LabelFlip(Malicious):
 
     name = "label-flip"
     help = "class y is taught as C - 1 - y"
-    against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot")
+    against: ClassVar[tuple[str, ...]] = ("scaffold", "one-shot", "private")
 
     def poisoned(self, data: Samples, rank: int, context: AttackContext) -> Samples:
         """Return the client's own pictures with flipped labels."""

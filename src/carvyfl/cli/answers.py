@@ -20,6 +20,9 @@ class CertifiedVotes(Certified, frozen=True, kw_only=True):
     """C, the number of classes."""
     assumptions: tuple[str, ...]
     """What the guarantee rests on, as sentences; the last one names the reading."""
+    privacy: str | None
+    """What the differential privacy of clients' messages covers; null where they are not private,
+    or nothing is known of them."""
     confidence: float
     """Confidence of the interval, for each m by itself."""
     collective: CollectiveShare | None
@@ -47,6 +50,9 @@ class UnlabelledVotes(Struct, frozen=True):
     """C, the number of classes."""
     assumptions: tuple[str, ...]
     """What the guarantee rests on, as sentences; the last one names the reading."""
+    privacy: str | None
+    """What the differential privacy of clients' messages covers; null where they are not private,
+    or nothing is known of them."""
     certified_share: tuple[float, ...]
     """Without labels: percentage of inputs whose prediction m malicious clients cannot change, for
     m = 0, 1, …; ends with its first zero."""
@@ -152,6 +158,9 @@ class Seeds(Struct, frozen=True):
     methods: dict[str, dict[str, MeanCurve]]
     """What was certified, by method and by the run it is compared with: given_groups, honest_only,
     all_honest. A reading that is not proved in every run is absent."""
+    privacy: str | None
+    """What the differential privacy of all their messages covers; null where they are not
+    private."""
 
 
 class Prediction(Struct, frozen=True):
@@ -177,6 +186,9 @@ class Predictions(Struct, frozen=True):
     """One entry for each input, in the order given."""
     assumptions: tuple[str, ...]
     """What the guarantee rests on, as sentences; the last one names the reading."""
+    privacy: str | None
+    """What the differential privacy of clients' messages covers; null where they are not
+    private."""
 
 
 class DataSets(Struct, frozen=True):

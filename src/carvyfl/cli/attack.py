@@ -46,7 +46,8 @@ def attack(
     """Attack a finished run, and check its certificate against what happens.
 
     Malicious clients train and send what the attack says; groups without one stay
-    as they were. Printed for every number m of malicious clients: the attack success
+    as they were, and honest clients whose messages the run kept are not asked
+    again. Printed for every number m of malicious clients: the attack success
     rate (ASR) of a backdoor, the accuracy on clean inputs, and CA(m), below which
     that accuracy must never fall. Results are kept in RUN/attacks.json, where
     'carvy report' finds them.
@@ -79,7 +80,7 @@ def attack(
         ms = options.whole_numbers(malicious, "--malicious", config.clients, "clients")
     folder.attacks()  # what cannot be added to is refused before anything is trained
     compute = options.compute(engine, precision, workers, store)
-    prepared = prepare(config)
+    prepared = prepare(config, folder=folder)
     attacked = AttackedRun(prepared.dataset, prepared.setup, compute)
     attacked.check_attack(chosen)
     compute_features(prepared.setup, compute, prepared.dataset.test.inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -61,7 +62,8 @@ def certify(
     if collective and (labels is None or members is not None):
         needs = "--collective needs labels, and groups that share no client; leave it out"
         raise CarvyError(f"{votes}: {needs}")
-    certificate = certify_votes(ballots, labels, _basis(votes), members)
+    basis, budget = _known(votes)
+    certificate = replace(certify_votes(ballots, labels, basis, members), budget=budget)
     for warning in certificate.warnings:
         warn(warning)
     if collective and not certificate.basis.readings:
@@ -73,13 +75,13 @@ def certify(
         _print(certificate, confidence, together)
 
 
-def _basis(votes: Path) -> Basis:
-    """Return what the grouping of a run's votes allows; of other votes nothing is known."""
+def _known(votes: Path) -> tuple[Basis, tuple[float, float] | None]:
+    """Return what is known of the grouping, and of privacy, where votes lie in a run folder."""
     file, method = votes.resolve(), votes.stem
     run = RunFolder(file.parent.parent)
     if run.votes_file(method) != file or not run.record_file.exists():
-        return FOREIGN_VOTES
-    return run.grouping(method).basis
+        return FOREIGN_VOTES, None
+    return run.grouping(method).basis, run.record().budget
 
 
 def summary(
@@ -88,6 +90,7 @@ def summary(
     """Return what is printed of a certificate; without labels, input by input."""
     names = ("num_inputs", "num_classes", "assumptions")
     voted_on = {name: getattr(certificate, name) for name in names}
+    voted_on["privacy"] = certificate.privacy or None
     if certificate.labels is None:
         return UnlabelledVotes(
             num_groups=certificate.num_groups,
@@ -136,3 +139,5 @@ def _print(certificate: Certificate, confidence: float, together: Collective | N
             screen.print(f"AUC {certificate.auc():.1f}")
     screen.print("This rests on:")
     print_items(certificate.assumptions)
+    if certificate.privacy:
+        screen.print(certificate.privacy, soft_wrap=True)

@@ -40,16 +40,17 @@ def groups(
       carvy groups --types xmeans --json
     """
     from carvyfl.learning.backends import make_backend
-    from carvyfl.pipeline import Compute, check_methods, find_profiles, form_all
+    from carvyfl.pipeline import Compute, check_methods, find_profiles, form_all, hear
     from carvyfl.plots.pictures import plot as draw
     from carvyfl.runs.execute import prepare
 
     chosen, coins = options.resolve({**settings, "data_dir": data_dir, "methods": [method]})
     config = updated(chosen)
     config.check_coins(coins)
-    setup = prepare(config).setup
-    check_methods(config.methods, config, setup)
     compute = Compute(make_backend(workers=workers), phase=phase)
+    setup = prepare(config, phase=phase).setup
+    check_methods(config.methods, config, setup)
+    setup = hear(setup, compute)
     profiles = find_profiles(setup, config, compute)
     formed = form_all(config.methods, config, setup, compute, coins, profiles)
     grouping, count = formed.groupings[method], formed.count

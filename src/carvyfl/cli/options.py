@@ -23,7 +23,7 @@ from carvyfl.learning.learners import LEARNERS
 from carvyfl.learning.recipe import Recipe
 from carvyfl.profiles.covariates import read_covariates
 from carvyfl.runs.config import load_settings
-from carvyfl.settings import DataSettings, LearningSettings, RunSettings
+from carvyfl.settings import DataSettings, LearningSettings, RunSettings, check_privacy_asked
 
 if TYPE_CHECKING:
     from carvyfl.pipeline import Compute
@@ -97,7 +97,8 @@ def _setting(kind: type, name: str) -> inspect.Parameter:
 
 CONFIG = option("YAML file with any settings; flags override it.", "--config", "-c")
 PRESET = option(
-    "Settings to start from: default, one-shot, paper (as published), cao-2021, demo (2 minutes)."
+    "Settings to start from: default, one-shot, private, paper (as published), cao-2021, demo (2 "
+    "minutes)."
 )
 FILES = {
     "types_file": "File with one type per client, in order; implies --types given.",
@@ -124,7 +125,7 @@ SETTINGS = {
 """The options of a run's settings, by name."""
 
 OF_TRAINING = {field.name for kind in (LearningSettings, Recipe) for field in fields(kind)}
-OF_TRAINING = OF_TRAINING - {"model", "seed"} | {"keep_sums", "methods"}
+OF_TRAINING = OF_TRAINING - {"model", "seed", "epsilon"} | {"keep_sums", "methods"}
 """Settings that Steps 1 and 2 do without."""
 
 FLAGS = {
@@ -202,6 +203,9 @@ def resolve(settings: Mapping[str, Any]) -> tuple[RunSettings, Coins | None]:
     given["training"] = {name: given.pop(name) for name in recipe}
     chosen = load_settings(file, preset_name=preset, flags=given)
     used = LEARNERS[chosen.learner].settings if chosen.learner in LEARNERS else tuple(flags)
+    if chosen.learner in LEARNERS and not given.keys().isdisjoint({"epsilon", "delta"}):
+        check_privacy_asked(chosen.learner, chosen.types)
+        used = (*used, "epsilon")
     unused = [FLAGS[flag] for name in flags if name not in used for flag in flags[name]]
     if unused:
         learner = f"the learner '{chosen.learner}'; leave this out"

@@ -59,6 +59,7 @@ def predict(
     engine = make_backend("batched" if stacked else "loop", workers=workers)
     votes = folder.models(chosen).votes(np.concatenate(stacks), engine)
     certificate = certify(votes, basis=folder.grouping(chosen).basis)
+    privacy = record.privacy.guarantee if record.privacy else None
     radii = {name: certificate.under(name).radius for name in certificate.basis.readings}
     for warning in certificate.warnings:
         warn(warning)
@@ -70,10 +71,12 @@ def predict(
         all_radii: dict[str, int | None] = {reading: proved.get(reading) for reading in READINGS}
         rows.append(Prediction(name, label, all_radii, tuple(counts.tolist())))
     if json:
-        print_json(Predictions(chosen, tuple(rows), certificate.assumptions))
+        print_json(Predictions(chosen, tuple(rows), certificate.assumptions, privacy))
         return
     _print(rows, data.class_names)
     screen.print(certificate.assumptions[-1])
+    if privacy is not None:
+        screen.print(privacy, soft_wrap=True)
 
 
 def _print(rows: Sequence[Prediction], names: Sequence[str]) -> None:

@@ -18,7 +18,14 @@ from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.learning.recipe import lost_groups
 from carvyfl.plots.style import method_style
 from carvyfl.runs.folder import RunFolder, run_folders
-from carvyfl.runs.record import MethodResult, RunRecord, population, seed_sets, spreads
+from carvyfl.runs.record import (
+    MethodResult,
+    RunRecord,
+    guarantee_over,
+    population,
+    seed_sets,
+    spreads,
+)
 from carvyfl.voting.spread import mean_sd
 
 BENCHED = 0.1  # of all clients: where more than that sit out, somebody should know
@@ -122,11 +129,8 @@ def print_runs(runs: Mapping[Path, RunRecord], *, as_json: bool) -> None:
 
 def _print_privacy(records: Sequence[RunRecord]) -> None:
     """Say what ε covers where clients added noise, and how much the runs spend."""
-    if records[0].privacy:
-        screen.print(records[0].privacy.guarantee, soft_wrap=True)
-        if len(records) > 1:
-            together = sum(record.privacy.epsilon for record in records if record.privacy)
-            screen.print(f"For the same clients these runs add up to ε = {together:g} at most.")
+    if private := guarantee_over(records):
+        screen.print(private, soft_wrap=True)
     spent = [r.config.epsilon for r in records if r.types and r.types.method == "private-shares"]
     if spent:
         total = f": {sum(spent):g} for these {len(spent)}" if len(spent) > 1 else ""
@@ -145,7 +149,8 @@ def _answer(runs: Mapping[Path, RunRecord]) -> object:
         method: {str(reading): MeanCurve.of(spread) for reading, spread in by.items()}
         for method, by in spreads(records).items()
     }
-    return Seeds(paths, tuple(record.config.seed for record in records), curves)
+    seeds = tuple(record.config.seed for record in records)
+    return Seeds(paths, seeds, curves, guarantee_over(records) or None)
 
 
 def _columns(methods: dict[str, MethodResult]) -> list[Column]:

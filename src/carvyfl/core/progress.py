@@ -17,8 +17,18 @@ Report = Callable[[int, int], None]
 """Called with (work done, all work), now and then."""
 
 
+Phase = Callable[[str], AbstractContextManager[Report]]
+"""Opens a phase of work under a title and gives the function that shows its progress."""
+
+
 def quiet(done: int, total: int) -> None:
     """Show no progress."""
+
+
+@contextlib.contextmanager
+def silent(title: str) -> Iterator[Report]:
+    """Show no progress of a phase."""
+    yield quiet
 
 
 @contextlib.contextmanager

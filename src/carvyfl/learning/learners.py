@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from carvyfl.core.progress import Phase, Report, silent
 from carvyfl.core.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from carvyfl.core.progress import Report
     from carvyfl.data.clients import Federation, Inputs
     from carvyfl.learning.backends import Backend
     from carvyfl.learning.job import Checkpoints, GroupJob, GroupResult, OnRounds
@@ -63,6 +63,13 @@ class Learner:
     def build(self, settings: Any, shape: Shape, num_classes: int, seed: int) -> nn.Module:
         """Build the model that every group trains; ``settings`` are a run's, or the estimator."""
         raise NotImplementedError
+
+    def prepare(
+        self, settings: Any, federation: Federation, seed: int, phase: Phase = silent
+    ) -> nn.Module:
+        """Check that the settings fit the clients' data, and build the model."""
+        shape = federation.clients[0].train.inputs.shape[1:]
+        return self.build(settings, shape, federation.num_classes, seed)
 
     def save(self, module: nn.Module, folder: Path) -> None:
         """Write the :attr:`files` of a model."""
@@ -211,18 +218,27 @@ class Private(Learner):
     def build(  # noqa: D102
         self, settings: Any, shape: Shape, num_classes: int, seed: int
     ) -> nn.Module:
-        from carvyfl.learning.one_shot.features import features_for, one_by_one
-        from carvyfl.learning.private.map import public_inputs, stored_map
-        from carvyfl.learning.private.model import PrivateModel
-        from carvyfl.privacy.noise import check_budget
+        from carvyfl.learning.private.model import private_model
 
-        check_budget(settings.epsilon, settings.delta)
-        features = one_by_one(features_for(settings.features, shape))
-        public = settings.public
-        if public is not None:
-            public = public_inputs(public, shape, getattr(settings, "data_dir", None))
-        private_map = stored_map(features, shape, num_classes, public)
-        return PrivateModel(features, private_map, num_classes, settings.epsilon, settings.delta)
+        return private_model(settings, shape, num_classes, self.public(settings, shape))
+
+    def prepare(  # noqa: D102
+        self, settings: Any, federation: Federation, seed: int, phase: Phase = silent
+    ) -> nn.Module:
+        from carvyfl.learning.private.model import check_clients, private_model
+
+        shape = federation.clients[0].train.inputs.shape[1:]
+        public = self.public(settings, shape)
+        check_clients(federation, settings.delta, public)
+        return private_model(settings, shape, federation.num_classes, public, phase)
+
+    def public(self, settings: Any, shape: Shape) -> Inputs | None:
+        """Return the public inputs of these settings, if they name some."""
+        from carvyfl.learning.private.map import public_inputs
+
+        if settings.public is None:
+            return None
+        return public_inputs(settings.public, shape, getattr(settings, "data_dir", None))
 
     def save(self, module: nn.Module, folder: Path) -> None:  # noqa: D102
         _private(module).map.save(folder / self.files[0])

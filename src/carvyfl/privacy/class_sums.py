@@ -87,14 +87,13 @@ def class_sums(
     count_weight: float = COUNT_WEIGHT,
 ) -> Units:
     """Sum integer vectors by class; in the last column the weighted numbers of samples."""
-    from scipy.sparse import csr_array  # it takes a moment to load
-
-    ones = np.full((len(units), 1), _weight_units(count_weight), np.int64)
-    columns = np.arange(len(units))
-    chooser = csr_array(
-        (np.ones(len(units), np.int64), (labels, columns)), shape=(num_classes, len(units))
-    )
-    total: Units = chooser @ np.hstack([units, ones])
+    if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
+        raise ValueError(f"labels must be classes from 0 to {num_classes - 1}")
+    total = np.zeros((num_classes, units.shape[1] + 1), np.int64)
+    for c in np.unique(labels):
+        of_class = labels == c
+        total[c, :-1] = units[of_class].sum(axis=0)
+        total[c, -1] = _weight_units(count_weight) * np.count_nonzero(of_class)
     return total
 
 

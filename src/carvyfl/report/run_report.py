@@ -23,7 +23,7 @@ from carvyfl.plots.style import DASHES
 from carvyfl.report.finished_run import FinishedRun, read_runs
 from carvyfl.report.page import Html, Section, page, paragraph, render
 from carvyfl.report.sections import attacks, broken_promises, extreme_images, groups
-from carvyfl.runs.record import MethodResult, seed_sets
+from carvyfl.runs.record import MethodResult, guarantee_over, seed_sets
 from carvyfl.runs.save import described
 from carvyfl.voting.spread import Spread, mean_sd
 
@@ -156,6 +156,7 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
     return render(
         "comparison.html",
         averaged=bool(several),
+        private=_private(sets),
         panel=ca_panel("Certified accuracy, given these groups", curves) if curves else None,
         sets=[*several, *([run] for alike in sets for run in alike)],
         name=_name,
@@ -163,6 +164,12 @@ def _comparison(runs: Sequence[FinishedRun]) -> Html:
         readings=READINGS,
         explained=True,
     )
+
+
+def _private(sets: Sequence[Sequence[FinishedRun]]) -> list[str]:
+    """Say what ε covers in runs that differ in the seed alone, taken together, each text once."""
+    texts = (guarantee_over([run.record for run in alike]) for alike in sets)
+    return [text for text in dict.fromkeys(texts) if text]
 
 
 def _name(runs: Sequence[FinishedRun]) -> str:

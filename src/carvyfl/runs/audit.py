@@ -191,6 +191,8 @@ def _group_count(run: AuditedRun) -> str:
         return "was not chosen from estimates"
     goal = Goal(config.aim, config.least_accuracy)
     compare(goal, count, "group_count")
+    private = registered(LEARNERS, config.learner).sends == "message"
+    require(count.made_up == private, "group_count: made_up is not what the learner does")
     clients = int((profiles.types.labels >= 0).sum())
     recorded = {each.groups: each for each in count.candidates}
     try:  # which numbers are tried depends on the estimates of those before
@@ -358,7 +360,8 @@ class Claim(NamedTuple):
 
 
 def _private(run: AuditedRun) -> bool:
-    return registered(LEARNERS, run.config.learner).sends == "message"
+    learner = LEARNERS.get(run.config.learner)
+    return learner is not None and learner.sends == "message"
 
 
 def _not_derived(run: AuditedRun) -> bool:
@@ -383,8 +386,9 @@ CLAIMS = (
     Claim("number of groups", "a G that was chosen is the best of the estimates", _group_count),
     Claim("data", "the data set is the recorded one", _data),
     Claim("test data", "the test data are the recorded ones", _test_data),
-    Claim("profiles", "Step 1, done again, gives profiles and types", repeat.check_profiles),
+    Claim("map", "it is made of what it says, no client's data", repeat.check_map, _private),
     Claim("messages", "they fit the settings and the map", repeat.check_messages, _private),
+    Claim("profiles", "Step 1, done again, gives profiles and types", repeat.check_profiles),
     Claim("sums", "the types follow from the counts", repeat.check_sums, _kept_sums),
     Claim("sums from the data", "they are the data's", repeat.check_sums_from_data, _kept_sums),
     Claim("groups of", "they follow from profiles, coins, seed and settings", _groups),

@@ -100,8 +100,6 @@ class RunConfig(RunSettings):
             raise CarvyError(
                 f"`public` '{self.public}' is the clients' own data set; its inputs are not public"
             )
-        if self.projection is not None:
-            raise CarvyError("`projection` is for one-shot; the map of private shortens features")
         if self.least_accuracy and self.groups is None:
             raise CarvyError(
                 "`least_accuracy` needs estimates on clients' samples, which private learning does "

@@ -15,15 +15,15 @@ from msgspec import UNSET
 from carvyfl import pipeline
 from carvyfl.core.environment import commit, environment
 from carvyfl.core.errors import CarvyError
+from carvyfl.core.progress import Phase, silent
 from carvyfl.core.schema import read
-from carvyfl.data.clients import Federation
 from carvyfl.data.datasets import DataSet
 from carvyfl.group_count import GroupCount
 from carvyfl.groups.coins import Coins
 from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import GROUPINGS
 from carvyfl.learning.job import GroupResult
-from carvyfl.learning.learners import learner_of
+from carvyfl.learning.learners import LEARNERS, learner_of
 from carvyfl.learning.one_shot.sums import Sums
 from carvyfl.pipeline import Compute, Setup, train
 from carvyfl.profiles.methods import Profiles, read_profiles
@@ -110,14 +110,27 @@ class Run:
         )
 
 
-def prepare(config: RunConfig, dataset: DataSet | None = None) -> Prepared:
-    """Load the data unless they are given, split them over clients, build and check the model."""
+def prepare(
+    config: RunConfig,
+    dataset: DataSet | None = None,
+    folder: RunFolder | None = None,
+    phase: Phase = silent,
+) -> Prepared:
+    """Load the data unless they are given, split them over clients, build and check the model.
+
+    ``folder`` is that of the finished run, where it is to be had again: what clients sent
+    beforehand, and the model that this was for, are read from there.
+    """
     dataset = load_data(config) if dataset is None else dataset
     federation = split_data(config, dataset)  # which checks the labels, so it comes first
     test = voted_samples(config, dataset.test, dataset.num_classes)
     dataset = replace(dataset, test=test)
-    module = config.module(dataset.train.inputs.shape[1:], dataset.num_classes, config.seed)
-    setup = Setup(federation, module, config.training, config.seed)
+    learner, messages = LEARNERS.pick(config.learner), None
+    if folder is not None and learner.sends == "message":
+        module, messages = folder.module(), folder.messages()
+    else:
+        module = learner.prepare(config, federation, config.seed, phase)
+    setup = Setup(federation, module, config.training, config.seed, messages)
     pipeline.check_setup(setup)
     return Prepared(dataset, setup)
 
@@ -138,15 +151,20 @@ def execute(
     configuration's, where it is loaded already.
     """
     refuse_other(out, config.to_dict())
-    prepared = checked(config, coins, dataset)
+    prepared = checked(config, coins, dataset, compute.phase)
     with claim(out, config.to_dict()) as folder:
         return save(run(config, compute, coins, prepared, folder), folder)
 
 
-def checked(config: RunConfig, coins: Coins | None, dataset: DataSet | None = None) -> Prepared:
+def checked(
+    config: RunConfig,
+    coins: Coins | None,
+    dataset: DataSet | None = None,
+    phase: Phase = silent,
+) -> Prepared:
     """Prepare a run; refuse coins, or methods, that do not fit the rest."""
     config.check_coins(coins)
-    prepared = prepare(config, dataset)
+    prepared = prepare(config, dataset, phase=phase)
     pipeline.check_methods(config.methods, config, prepared.setup)
     return prepared
 
@@ -165,7 +183,7 @@ def run(
     with noise are kept there, and taken from there where it has them.
     """
     started = time.monotonic()
-    prepared = checked(config, coins) if prepared is None else prepared
+    prepared = checked(config, coins, phase=compute.phase) if prepared is None else prepared
     setup, test = prepared.setup, prepared.dataset.test
     pipeline.compute_features(setup, compute, test.inputs)
     setup = heard(setup, config, compute, folder)
@@ -201,9 +219,15 @@ def heard(setup: Setup, config: RunSettings, compute: Compute, folder: RunFolder
     """Return a setup with what clients send beforehand; noise is drawn once for a run's folder."""
     if folder is None or learner_of(setup.module).sends != "message":
         return pipeline.hear(setup, compute)
-    if folder.messages_file.is_file():
-        with contextlib.suppress(CarvyError):  # a damaged file: clients must be asked again
-            return with_messages(setup, config, folder)
+    if folder.messages_file.is_file() and (before := _heard_before(setup, config, folder)):
+        entries = [learner_of(each.module).privacy(each.module) for each in (before, setup)]
+        made_of = [entry and entry["made_of"] for entry in entries]
+        if made_of[0] == made_of[1]:
+            return before
+        raise CarvyError(
+            f"the messages in {folder.path} were made with a map of {made_of[0]}, and these are "
+            "other `public` inputs; choose another folder with `out`"
+        )
     setup = pipeline.hear(setup, compute)
     assert setup.messages is not None
     learner_of(setup.module).save(setup.module, folder.path)
@@ -211,13 +235,15 @@ def heard(setup: Setup, config: RunSettings, compute: Compute, folder: RunFolder
     return setup
 
 
-def with_messages(setup: Setup, config: RunSettings, folder: RunFolder) -> Setup:
-    """Return a setup with the model and the messages that a run keeps in its folder."""
+def _heard_before(setup: Setup, config: RunSettings, folder: RunFolder) -> Setup | None:
+    """Return a setup with the model and the messages that a folder keeps, if it can be read."""
     federation, learner = setup.federation, learner_of(setup.module)
     shape = federation.clients[0].train.inputs.shape[1:]
-    module = learner.load(config, shape, federation.num_classes, folder.path)
-    messages = learner.read_messages(module, folder.messages_file, len(federation))
-    return replace(setup, module=module, messages=messages)
+    with contextlib.suppress(CarvyError):  # a damaged file: clients must be asked again
+        module = learner.load(config, shape, federation.num_classes, folder.path)
+        messages = learner.read_messages(module, folder.messages_file, len(federation))
+        return replace(setup, module=module, messages=messages)
+    return None
 
 
 def vote(
@@ -231,6 +257,8 @@ def vote(
     test, models = prepared.dataset.test, pipeline.gather_models(prepared.setup, results)
     votes = pipeline.cast_votes(models, test.inputs, compute, method)
     certificate = certify(votes, test.labels, grouping.basis)
+    if (privacy := privacy_entry(prepared.setup.module)) is not UNSET:
+        certificate = replace(certificate, budget=(privacy.epsilon, privacy.delta))
     return MethodRun(grouping, results, models, votes, certificate)
 
 
@@ -241,8 +269,8 @@ def regrouping(
     compute: Compute,
     coins: Coins | None = None,
     profiles: Profiles | None = None,
-) -> Callable[[Federation], Grouping] | None:
-    """Return Steps 1 and 2 of a method, for a federation with other data.
+) -> Callable[[Setup], Grouping] | None:
+    """Return Steps 1 and 2 of a method, for a setup with other data or messages.
 
     None for a method that asks the clients nothing: its groups stay as they are. ``coins`` are
     those of the run; None derives simulated ones from the seed. ``profiles`` are the run's: where
@@ -252,15 +280,15 @@ def regrouping(
         return None
     vectors = profiles.vectors if profiles is not None and adds_noise(config.types) else None
 
-    def regroup(federation: Federation) -> Grouping:
-        disturbed, profiles_again = replace(setup, federation=federation), None
+    def regroup(poisoned: Setup) -> Grouping:
+        profiles_again = None
         if vectors is not None:
-            pairs = zip(federation.clients, setup.federation.clients, strict=True)
+            pairs = zip(poisoned.federation.clients, setup.federation.clients, strict=True)
             changed = np.array([client is not before for client, before in pairs])
             sent = np.where(changed[:, None], np.float32(np.nan), vectors.rows)
-            messages = private_shares(federation, config.epsilon, sent)
+            messages = private_shares(poisoned.federation, config.epsilon, sent)
             profiles_again = read_profiles(config.types, messages)
-        formed = pipeline.form_all([method], config, disturbed, compute, coins, profiles_again)
+        formed = pipeline.form_all([method], config, poisoned, compute, coins, profiles_again)
         return formed.groupings[method]
 
     return regroup

@@ -27,7 +27,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -289,7 +289,8 @@ class RunFolder:
                 f"{self.votes_file(method)} holds the votes of {votes.num_groups} groups, but "
                 f"{grouping.num_groups} were formed"
             )
-        return certify(votes, labels, grouping.basis)
+        certificate = certify(votes, labels, grouping.basis)
+        return replace(certificate, budget=self.record().budget)
 
     def models(self, method: str) -> GroupModels:
         """Read the group models of a method."""

@@ -24,6 +24,7 @@ from carvyfl.group_count import GroupCount
 from carvyfl.groups.basis import READINGS, Reading
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.learners import learner_of
+from carvyfl.privacy.statement import guarantee
 from carvyfl.profiles.types import ClientTypes
 from carvyfl.settings import RunSettings
 from carvyfl.voting.certificate import Certificate
@@ -278,6 +279,11 @@ class RunRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The SHA-256 of the record without this field, as it is written."""
 
     @property
+    def budget(self) -> tuple[float, float] | None:
+        """ε and δ of what every client sent; None where that was not private."""
+        return (self.privacy.epsilon, self.privacy.delta) if self.privacy else None
+
+    @property
     def missed_estimate(self) -> tuple[str, ...]:
         """A sentence if the models of `carvy` are far below what G was chosen by."""
         if self.group_count and "carvy" in self.methods:
@@ -389,6 +395,15 @@ def privacy_entry(module: nn.Module) -> Privacy | UnsetType:
     """Return what a record says of the privacy of the messages for a model."""
     about = learner_of(module).privacy(module)
     return UNSET if about is None else Privacy(**about)
+
+
+def guarantee_over(records: Sequence[RunRecord]) -> str:
+    """Say what ε covers in runs with the same settings; nothing where they are not private.
+
+    The same clients are taken to have sent a message in each.
+    """
+    budget = records[0].budget
+    return "" if budget is None else guarantee(*budget, messages=len(records))
 
 
 def data_entry(dataset: DataSet) -> Data:

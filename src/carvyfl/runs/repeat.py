@@ -23,14 +23,21 @@ from carvyfl.learning.learners import learner_of
 from carvyfl.learning.one_shot.head import NEVER
 from carvyfl.learning.one_shot.sums import Floats, Sums, SumsFile, fault
 from carvyfl.learning.one_shot.training import OneShotModel, as_one_shot, head_from
-from carvyfl.learning.private.model import group_head
+from carvyfl.learning.private.model import as_private, group_head
 from carvyfl.learning.recipe import UNUSABLE
 from carvyfl.learning.scaffold.client import FlatNet, prepared
 from carvyfl.pipeline import Compute, each_clients_sums, find_profiles, gather_models
 from carvyfl.profiles.class_counts import class_count_types, collect_counts
 from carvyfl.profiles.class_means import types_of_counts
 from carvyfl.profiles.methods import PROFILE_METHODS, read_profiles
-from carvyfl.runs.evidence import AuditedRun, UnderivableError, compare, registered, require
+from carvyfl.runs.evidence import (
+    AuditedRun,
+    UncheckedError,
+    UnderivableError,
+    compare,
+    registered,
+    require,
+)
 from carvyfl.runs.record import certified_method
 from carvyfl.voting.group_models import GroupModels
 from carvyfl.voting.votes import NO_VOTE, Votes
@@ -44,6 +51,12 @@ FEW = 1e-3
 SAME_HEAD = 1e-5
 """How far a head may be from the one derived, as a share of its largest weight or bias: both come
 from the same sums in float64, and are rounded to float32."""
+
+COMPARED = 100
+"""Test inputs on which two maps are compared."""
+
+SAME_MAP = 0.02
+"""How far products of vectors, of length 1 at most, may be from those of the map made again."""
 
 SAME_SUMS = 1e-4
 """How far sums may be from those of the data, as a share of their length: another processor rounds
@@ -85,6 +98,29 @@ def check_profiles(run: AuditedRun) -> str:
     require(follows, "by how much profiles differ by chance does not follow from the data")
     source = "messages" if method.sends == "message" else "data"
     return f"profiles, types and warnings follow from the {source}, {_agreement(largest)}"
+
+
+def check_map(run: AuditedRun) -> str:
+    """Make the map again; another processor rounds otherwise, and may turn or mirror directions.
+
+    Heads do not depend on that: angles between vectors do not change.
+    """
+    kept, config, data = run.folder.module(), run.config, run.record.data
+    learner = learner_of(kept)
+    try:
+        again = learner.build(config, data.input_shape, data.num_classes, config.seed)
+    except CarvyError as error:
+        raise UncheckedError(f"what the map was made of is not at hand: {error}") from None
+    maps = as_private(again).map, as_private(kept).map
+    require(maps[0].origin == maps[1].origin, "the map says that it was made of something else")
+    if maps[0].digest == maps[1].digest:
+        return f"made of {maps[0].origin}, bit for bit"
+    require(maps[0].matrix.shape == maps[1].matrix.shape, "the map has another shape")
+    rows = as_private(again).features.of(run.test.inputs[:COMPARED])
+    products = [vectors @ vectors.T for vectors in (each.vectors(rows) for each in maps)]
+    largest = float(np.abs(products[0] - products[1]).max())
+    require(largest <= SAME_MAP, f"the map was not made of {maps[0].origin}")
+    return f"made of {maps[0].origin}, up to rounding ({largest:.1g})"
 
 
 def check_messages(run: AuditedRun) -> str:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from carvyfl.core.arrays import data_frame
 from carvyfl.core.errors import CarvyError
 from carvyfl.groups.basis import FOREIGN_VOTES, READINGS, Basis, Reading
+from carvyfl.privacy.statement import guarantee
 from carvyfl.voting.overlap import Whole, check_members, overlap_radius
 from carvyfl.voting.votes import NO_VOTE, Classes, Counts, Votes, check_labels, plurality, tallies
 
@@ -102,6 +103,8 @@ class Certificate:
     overlapping
         Whether clients may sit in several groups
         (:func:`carvyfl.voting.overlap.overlap_radius`).
+    budget
+        ε and δ of what every client sent, where that was private; :attr:`privacy` says it in words.
     """
 
     prediction: Classes
@@ -114,6 +117,7 @@ class Certificate:
     labels: Classes | None = None
     reading: Reading = "given_groups"
     overlapping: bool = False
+    budget: tuple[float, float] | None = None
 
     def __repr__(self) -> str:
         accuracy, reach = "no labels", "nothing certified"
@@ -123,7 +127,8 @@ class Certificate:
             reach = READINGS[self.reading].label
             accuracy += "" if self.labels is None else f", AUC {self.auc():.1f}"
         size = f"{self.num_inputs:,} inputs, {self.num_groups} groups"
-        return f"Certificate({size}, {accuracy}, {reach})"
+        private = "" if self.budget is None else ", private with ε = {:g}, δ = {:g}"
+        return f"Certificate({size}, {accuracy}, {reach}{private.format(*self.budget or ())})"
 
     def to_frame(self, rows: str = "inputs") -> DataFrame:
         """Return the certificate as a pandas data frame.
@@ -170,6 +175,14 @@ class Certificate:
     def certifies(self) -> bool:
         """Whether anything is certified for any malicious client."""
         return self.basis.given_groups is not None
+
+    @property
+    def privacy(self) -> str:
+        """The differential privacy of what clients sent, in sentences; empty where there is none.
+
+        It holds beside the guarantee against malicious clients, and is independent of it.
+        """
+        return "" if self.budget is None else guarantee(*self.budget)
 
     @property
     def meaning(self) -> str:

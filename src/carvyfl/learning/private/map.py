@@ -19,6 +19,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,11 +30,14 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from threadpoolctl import threadpool_limits
 
 from carvyfl.core.archives import read_npy
 from carvyfl.core.checks import whole_number
+from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import replacing
+from carvyfl.core.progress import Phase, Report, quiet, silent
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Inputs, as_inputs
 from carvyfl.data.datasets import cache_folder
@@ -44,7 +50,7 @@ if TYPE_CHECKING:  # maps are made by torch, but used without
     from carvyfl.learning.models import Shape
     from carvyfl.learning.one_shot.features import Features
 
-VERSION = 1
+VERSION = 2
 """Raised when the same inputs give another map."""
 DIMENSIONS = 256
 MESSAGE_BYTES = 1 << 14
@@ -61,6 +67,7 @@ PUBLIC = 20_000
 
 Floats32 = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
+ABOUT = "about"  # the metadata of a map's file
 _TINY = np.finfo(np.float64).tiny
 _ARRAYS = "mean", "matrix", "bound", "spread"
 
@@ -138,21 +145,22 @@ class Map:
     def save(self, path: Path) -> None:
         """Write the map as a safetensors file, complete or absent."""
         arrays = {name: np.array(getattr(self, name)) for name in _ARRAYS}
-        about = {"origin": self.origin, "digest": self.digest}
-        with replacing(path) as file:
-            file.write(save(arrays, about))
+        about = json.dumps({"origin": self.origin, "digest": self.digest})
+        with replacing(path) as file:  # the same map gives the same bytes
+            file.write(save(arrays, {ABOUT: about}))
 
 
 def load(path: Path) -> Map:
     """Read a map that :meth:`Map.save` wrote; one that does not have its digest is refused."""
     try:
         with safe_open(path, framework="np") as file:
-            about = file.metadata() or {}
+            about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
             mean, matrix, bound, spread = (file.get_tensor(name) for name in _ARRAYS)
-    except (OSError, SafetensorError) as error:
+        origin, digest = about["origin"], about["digest"]
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
         raise CarvyError(f"cannot read the map in {path}: {error}") from error
-    loaded = Map(mean, matrix, bound, spread, about.get("origin", ""))
-    if loaded.digest != about.get("digest"):
+    loaded = Map(mean, matrix, bound, spread, origin)
+    if loaded.digest != digest:
         raise CarvyError(f"{path}: the map is damaged, its digest differs; make it again")
     return loaded
 
@@ -193,7 +201,11 @@ def public_inputs(public: Any, shape: Shape, data_dir: str | None = None) -> Inp
 
 
 def stored_map(
-    features: Features, shape: Shape, num_classes: int, inputs: Inputs | None = None
+    features: Features,
+    shape: Shape,
+    num_classes: int,
+    inputs: Inputs | None = None,
+    phase: Phase = silent,
 ) -> Map:
     """Return the map of :func:`make_map`: made once, then read from the user's cache."""
     from carvyfl.learning.one_shot.features import ARITHMETIC
@@ -207,7 +219,8 @@ def stored_map(
     path = cache_folder() / "maps" / f"{state.hexdigest()[:32]}.safetensors"
     with contextlib.suppress(CarvyError):
         return load(path)
-    made = make_map(features, shape, num_classes, inputs)
+    with phase("Map") as progress:
+        made = make_map(features, shape, num_classes, inputs, progress=progress)
     with contextlib.suppress(CarvyError):  # it only saves time
         path.parent.mkdir(parents=True, exist_ok=True)
         made.save(path)
@@ -220,8 +233,9 @@ def make_map(
     num_classes: int,
     public: Inputs | None = None,
     dimensions: int | None = None,
+    progress: Report = quiet,
 ) -> Map:
-    """Make the map for inputs of a shape, before any client is heard.
+    """Make the map for inputs of a shape, before any client is heard; on any number of cores.
 
     Parameters
     ----------
@@ -234,34 +248,58 @@ def make_map(
         images, where inputs are images of 1 or 3 channels, and otherwise nothing.
     dimensions
         d; by default 256, or fewer where there are fewer features or many classes.
+    progress
+        Called with (inputs done, all inputs).
     """
     width = width_for(features.width, num_classes, dimensions)
     if public is not None:
-        return _from_public(features, public, width)
-    if len(shape) == 3 and shape[0] in (1, 3):
-        parts = (range(k, k + AT_ONCE) for k in range(0, IMAGES, AT_ONCE))
-        rows = [_rows(features, dead_leaves(shape, part).reshape(-1, *shape)) for part in parts]
-        views = np.concatenate(rows).reshape(-1, VERSIONS, features.width)
-        return whitened(views, width, f"synthetic images, seed {SEED}")
-    return plain_map(features.width, width)
+        origin = f"public inputs, SHA-256 {_hash(public)}"
+        versions, batch, total = 1, VERSIONS * AT_ONCE, min(len(public), PUBLIC)
+    elif len(shape) == 3 and shape[0] in (1, 3):
+        origin = f"synthetic images, seed {SEED}"
+        versions, batch, total = VERSIONS, AT_ONCE, IMAGES
+    else:
+        return plain_map(features.width, width)
+
+    def drawn(part: range) -> Inputs:
+        if public is not None:
+            return public[part.start : part.stop]
+        return dead_leaves(shape, part).reshape(-1, *shape)
+
+    views = _features_of_parts(features, drawn, total, batch, progress)
+    with threadpool_limits(1):
+        return whitened(views.reshape(total, versions, -1), width, origin)
 
 
-def _from_public(features: Features, public: Inputs, width: int) -> Map:
-    digest = hashlib.sha256(f"{public.dtype}{public.shape}".encode())
-    digest.update(np.ascontiguousarray(public).data)
-    used = public[:PUBLIC]
-    batch = VERSIONS * AT_ONCE
-    rows = [_rows(features, used[k : k + batch]) for k in range(0, len(used), batch)]
-    views = np.concatenate(rows)[:, None]
-    return whitened(views, width, f"public inputs, SHA-256 {digest.hexdigest()}")
+def _features_of_parts(
+    features: Features, drawn: Callable[[range], Inputs], total: int, batch: int, progress: Report
+) -> Floats32:
+    """Return the features of inputs that nothing else needs, a part of them on each thread.
+
+    A part is computed by one thread, so its bits do not hang on how many there are.
+    """
+    import torch
+
+    from carvyfl.learning.scaffold.client import one_thread, prepared
+
+    parts = [range(k, min(k + batch, total)) for k in range(0, total, batch)]
+
+    def rows_of(part: range) -> Floats32:
+        rows: Floats32 = features(prepared(drawn(part), *UNSCALED)).numpy()
+        return rows
+
+    rows = []
+    with one_thread(), ThreadPoolExecutor(usable_cores(), "map", torch.set_num_threads, (1,)) as on:
+        for part, each in zip(parts, on.map(rows_of, parts), strict=True):
+            rows.append(each)
+            progress(part.stop, total)
+    return np.concatenate(rows)
 
 
-def _rows(features: Features, inputs: Inputs) -> Floats32:
-    """Return the features of inputs that nothing else needs, computed together."""
-    from carvyfl.learning.scaffold.client import prepared
-
-    rows: Floats32 = features(prepared(inputs, *UNSCALED)).numpy()
-    return rows
+def _hash(inputs: Inputs) -> str:
+    digest = hashlib.sha256(f"{inputs.dtype}{inputs.shape}".encode())
+    digest.update(np.ascontiguousarray(inputs).data)
+    return digest.hexdigest()
 
 
 def whitened(views: npt.NDArray[np.floating], width: int, origin: str) -> Map:

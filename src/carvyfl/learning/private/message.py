@@ -28,6 +28,8 @@ from carvyfl.core.files import replacing
 from carvyfl.privacy.class_sums import COUNT_WEIGHT, LARGEST, NoisySums, class_sums, noisy_sums
 from carvyfl.privacy.noise import STEP, GaussianNoise, Sampler, to_units
 
+ABOUT = "about"  # the metadata of a file of messages
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -89,6 +91,17 @@ class Messages:
         aside = {k: self.set_aside[n] for k, n in enumerate(numbers) if n in self.set_aside}
         return Messages(self.units[clients], self.sigma, aside)
 
+    def replaced(self, sent: Mapping[int, npt.NDArray[Any]]) -> Messages:
+        """Return the messages with others at these positions; one that cannot be used is zeros."""
+        units, set_aside = self.units.copy(), dict(self.set_aside)
+        for position, message in sent.items():
+            set_aside.pop(position, None)
+            why = fault(message, units.shape[1], units.shape[2] - 1)
+            units[position] = message if why is None else 0
+            if why is not None:
+                set_aside[position] = why
+        return Messages(units, self.sigma, set_aside)
+
     @property
     def digest(self) -> str:
         """A hash of all that a group's head depends on."""
@@ -99,10 +112,11 @@ class Messages:
 
     def save(self, path: Path) -> None:
         """Write the messages as a safetensors file, complete or absent."""
-        aside = json.dumps({str(client): why for client, why in self.set_aside.items()})
-        about = {"sigma": repr(self.sigma), "set_aside": aside}
+        # One text: the same messages give the same bytes, and several would come in any order.
+        about = {"sigma": self.sigma, "set_aside": sorted(self.set_aside.items())}
+        metadata = {ABOUT: json.dumps(about)}
         with replacing(path) as file:
-            file.write(save({"units": np.ascontiguousarray(self.units)}, about))
+            file.write(save({"units": np.ascontiguousarray(self.units)}, metadata))
 
     @classmethod
     def load(
@@ -115,12 +129,11 @@ class Messages:
             with safe_open(path, framework="np") as file:
                 parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
                 shapes = {n: (p.get_dtype(), tuple(p.get_shape())) for n, p in parts.items()}
-                about = file.metadata() or {}
-                right = shapes == wanted and about.get("sigma") == repr(sigma)
+                about = json.loads((file.metadata() or {})[ABOUT])
+                right = shapes == wanted and about["sigma"] == sigma
                 units = file.get_tensor("units") if right else None
-                aside = json.loads(about.get("set_aside", "{}"))
-                numbers = {int(k): str(why) for k, why in aside.items()}
-        except (OSError, SafetensorError, ValueError, AttributeError) as error:
+                numbers = {int(k): str(why) for k, why in about["set_aside"]}
+        except (OSError, SafetensorError, ValueError, TypeError, KeyError) as error:
             raise CarvyError(f"cannot read the messages in {path}: {error}") from error
         if units is None or not set(numbers) <= set(range(clients)) or units[[*numbers]].any():
             raise CarvyError(f"{path} does not hold the messages of {clients} clients of this run")
