@@ -33,8 +33,8 @@ from carvyfl.groups.basis import BLIND
 from carvyfl.groups.grouping import Grouping
 from carvyfl.learning.job import GroupJob, GroupResult
 from carvyfl.learning.learners import RIDGE
-from carvyfl.learning.one_shot.head import NEVER, head
-from carvyfl.learning.one_shot.sums import MOST_SAMPLES, Sums, add, fault, sums_of
+from carvyfl.learning.one_shot.head import head
+from carvyfl.learning.one_shot.sums import MOST_SAMPLES, NEVER, Sums, add, fault, sums_of
 from carvyfl.learning.one_shot.training import SumsView, one_shot_model
 from carvyfl.learning.recipe import Recipe
 from carvyfl.pipeline import gather_models, plan_training, train

@@ -12,8 +12,8 @@ from carvyfl.attacks.badnets import Triggered, both, source_pictures
 from carvyfl.attacks.untargeted import LabelFlip
 from carvyfl.core.randomness import generator
 from carvyfl.data.clients import Samples
-from carvyfl.learning.one_shot.head import NEVER, head
-from carvyfl.learning.one_shot.sums import Sums, add
+from carvyfl.learning.one_shot.head import head
+from carvyfl.learning.one_shot.sums import NEVER, Sums, add
 from carvyfl.learning.one_shot.training import SumsView
 
 Floats = npt.NDArray[np.float64]

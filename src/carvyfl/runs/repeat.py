@@ -20,8 +20,7 @@ from carvyfl.groups.basis import READINGS
 from carvyfl.learning.backends import Cores
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.learners import learner_of
-from carvyfl.learning.one_shot.head import NEVER
-from carvyfl.learning.one_shot.sums import Floats, Sums, SumsFile, fault
+from carvyfl.learning.one_shot.sums import NEVER, Floats, Sums, SumsFile, fault
 from carvyfl.learning.one_shot.training import OneShotModel, as_one_shot, head_from
 from carvyfl.learning.private.model import as_private, group_head
 from carvyfl.learning.recipe import UNUSABLE

@@ -32,8 +32,8 @@ from carvyfl.groups.grouping import Grouping
 from carvyfl.groups.methods import Beforehand, form_groups
 from carvyfl.groups.slots import random_slots, without
 from carvyfl.learning.job import group_job
-from carvyfl.learning.one_shot.head import NEVER, head
-from carvyfl.learning.one_shot.sums import Sums, add
+from carvyfl.learning.one_shot.head import head
+from carvyfl.learning.one_shot.sums import NEVER, Sums, add
 from carvyfl.learning.one_shot.training import (
     OneShotModel,
     SumsView,

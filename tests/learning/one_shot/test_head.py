@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carvyfl.learning.one_shot.head import NEVER, head, heads
-from carvyfl.learning.one_shot.sums import Sums, add, fault, sums_of
+from carvyfl.learning.one_shot.head import head, heads
+from carvyfl.learning.one_shot.sums import NEVER, Sums, add, fault, sums_of
 from carvyfl.learning.one_shot.training import head_from, one_shot_model
 
 Floats = npt.NDArray[np.float64]

@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from carvyfl.learning.one_shot.sums import Sums
+from carvyfl.learning.one_shot.sums import NEVER, Sums
 
 if TYPE_CHECKING:  # a head itself needs no torch, which takes seconds
     from torch import Tensor
 
 Floats = npt.NDArray[np.float64]
-NEVER = -1e30  # The bias of a class that nobody in the group holds: it is never voted for
 
 
 @np.errstate(over="ignore", invalid="ignore")

@@ -20,6 +20,7 @@ from carvyfl.core.files import replacing
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 MOST_SAMPLES = 10**9  # More samples of a class than this are not believed of one client
+NEVER = -1e30  # The bias of a class that nobody in a group holds: it is never voted for
 _DTYPES = {"I64": "<i8", "F32": "<f4"}
 
 

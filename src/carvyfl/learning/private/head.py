@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.randomness import generator
-from carvyfl.learning.one_shot.head import NEVER
+from carvyfl.learning.one_shot.sums import NEVER
 from carvyfl.learning.private.message import Messages
 from carvyfl.privacy.class_sums import COUNT_WEIGHT
 from carvyfl.privacy.noise import STEP
