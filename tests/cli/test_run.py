@@ -386,7 +386,10 @@ BAD_FLAGS: dict[str, list[str]] = {  # more of them are in tests/runs/test_confi
     "--aggregation median --tolerated 1": ["does not depend on tolerated"],
     "--alpha 0.3": ["an option of partition dirichlet, feature-shift: write -p alpha=0.3"],
     "--classes-per-type=5": ["partition class-disjoint: write -p classes_per_type=5"],
-    "--factor 7": ["an option of attack scaled-sums: write carvy attack RUN --option factor=7"],
+    "--factor 7": [
+        "an option of attack scaled-sums, scaled-means, swapped-means: write carvy attack RUN "
+        "--option factor=7"
+    ],
     "--sampels 20": ["did you mean --samples?"],
     "--groups many": ["--groups is a whole number or auto, not 'many'"],
     "--aim best": ["aim 'best' is unknown; --aim is auc"],

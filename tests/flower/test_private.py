@@ -468,7 +468,6 @@ def test_every_partition_has_a_ledger_by_default(tmp_path: Path, monkeypatch: py
         ({"epsilon": 0.0}, r"carvy\.epsilon"),
         ({"epsilon": 1000.0}, "`epsilon` must be from"),
         ({"delta": 1.0}, r"carvy\.delta"),
-        ({"projection": 4}, "`projection` is for one-shot"),
         ({"method": "slots"}, "set carvy.groups"),
     ],
 )
