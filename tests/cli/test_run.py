@@ -464,7 +464,10 @@ BAD_FLAGS: dict[str, list[str]] = {
     "--partition dirichlet --types oracle": ["no known true types; use --types class-means"],
     "--alpha 0.3": ["an option of partition dirichlet, feature-shift: write -p alpha=0.3"],
     "--classes-per-type=5": ["partition class-disjoint: write -p classes_per_type=5"],
-    "--factor 7": ["an option of attack scaled-sums: write carvy attack RUN --option factor=7"],
+    "--factor 7": [
+        "an option of attack scaled-sums, scaled-means, swapped-means: write carvy attack RUN "
+        "--option factor=7"
+    ],
     "--sampels 20": ["did you mean --samples?"],
     "--preset papr": ["preset", "did you mean 'paper'"],
     "--algorithm scafold": ["did you mean 'scaffold'"],
