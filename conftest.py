@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import hypothesis
@@ -54,7 +54,7 @@ def _unpack_once() -> Iterator[None]:
 def _small_maps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Make the maps of private learning of few images, each once, and in a cache of the tests."""
     folder = tmp_path_factory.mktemp("maps")
-    small = {"IMAGES": 100, "cache_folder": lambda: folder}
+    small: dict[str, Any] = {"IMAGES": 100, "cache_folder": lambda: folder}
     with mock.patch.multiple("carvyfl.learning.private.map", **small):
         yield
 

@@ -12,6 +12,8 @@ import pytest
 
 from carvyfl import CarvyFL
 from carvyfl.core.errors import CarvyError
+from carvyfl.learning.private.map import Map
+from carvyfl.learning.private.model import as_private
 from carvyfl.runs.config import preset
 from support.cli import naive_ca
 from support.federations import corners
@@ -29,6 +31,10 @@ GIVEN: dict[str, Any] = {
     "features": "none",
     "public": PUBLIC,
 }
+
+
+def map_of(model: CarvyFL) -> Map:
+    return as_private(model.models_.module).map
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +87,10 @@ def test_noise_differs_with_every_fit(fitted: CarvyFL) -> None:
 def test_synthetic_images_are_the_default_and_tables_need_none() -> None:
     features = {"features": "scattering", "public": None}
     images = CarvyFL(**{**GIVEN, **features}).fit(CLIENTS, num_classes=CLASSES)
-    assert images.models_.module.map.origin.startswith("synthetic images")  # type: ignore[union-attr]
+    assert map_of(images).origin.startswith("synthetic images")
     flat = [(x.reshape(len(x), -1) / np.float32(255), y) for x, y in CLIENTS]
     table = CarvyFL(**{**GIVEN, "public": None}).fit(flat, num_classes=CLASSES)
-    assert table.models_.module.map.origin.startswith("nothing")  # type: ignore[union-attr]
+    assert map_of(table).origin.startswith("nothing")
     assert table.privacy_ == images.privacy_
 
 
@@ -93,7 +99,7 @@ def test_public_inputs_may_be_a_file(tmp_path: Path, fitted: CarvyFL) -> None:
     model = CarvyFL(**{**GIVEN, "public": tmp_path / "public.npy"}).fit(
         CLIENTS, num_classes=CLASSES
     )
-    maps = [each.models_.module.map.digest for each in (model, fitted)]  # type: ignore[union-attr]
+    maps = [map_of(each).digest for each in (model, fitted)]
     assert maps[0] == maps[1]
 
 
@@ -102,7 +108,7 @@ def test_a_function_of_ones_own_gives_features() -> None:
         return x.flatten(1)[:, ::2]
 
     model = CarvyFL(**{**GIVEN, "features": halves}).fit(CLIENTS, num_classes=CLASSES)
-    assert model.models_.module.map.width == 32  # type: ignore[union-attr]
+    assert map_of(model).width == 32
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from torch import nn
 
 from carvyfl.core.checks import check_length
 from carvyfl.core.errors import CarvyError
-from carvyfl.core.progress import Phase, silent
+from carvyfl.core.progress import Phase
+from carvyfl.core.progress import silent as silent
 from carvyfl.data.clients import Federation, Inputs
 from carvyfl.group_count import Goal, GroupCount, choose_group_count
 from carvyfl.groups.basis import NumGroups

@@ -52,6 +52,11 @@ def run() -> AttackedRun:
     return replace(made, dataset=replace(made.dataset, mean=0.0, std=1.0), setup=setup)
 
 
+def sent_in(run: AttackedRun) -> Messages:
+    assert run.setup.messages is not None
+    return run.setup.messages
+
+
 def groups_of(run: AttackedRun, method: str, setup: Setup | None = None) -> Grouping:
     formed = form_all([method], CONFIG, setup or run.setup, run.compute)
     return formed.groupings[method]
@@ -82,11 +87,11 @@ def test_a_message_of_poisoned_data_has_its_noise_once(run: AttackedRun) -> None
     first, again = (sent_by(run, LabelFlip(), 3, 5) for _ in range(2))
     assert all(np.array_equal(first[k], again[k]) for k in (3, 5))
     assert np.array_equal(sent_by(run, LabelFlip(), 5)[5], first[5])
-    honest = run.setup.messages.units[3]
+    honest = sent_in(run).units[3]
     noise = first[3][::-1].astype(float) - honest  # flipped back: the noise of both is left
-    sigma = run.setup.messages.sigma * 4096
+    sigma = sent_in(run).sigma * 4096
     assert 0.6 < noise.std() / (np.sqrt(2) * sigma) < 1.5
-    assert np.array_equal(sent_by(run, LabelFlip(), 3)[3].dtype, np.dtype(np.int32))
+    assert sent_by(run, LabelFlip(), 3)[3].dtype == np.int32
 
 
 def test_forged_messages_are_what_they_say(run: AttackedRun) -> None:
@@ -106,7 +111,7 @@ def test_forged_messages_are_what_they_say(run: AttackedRun) -> None:
 def test_constant_means_answer_the_target_whatever_the_others_sent(
     run: AttackedRun, target: int
 ) -> None:
-    messages = run.setup.messages.replaced(sent_by(run, ConstantMeans(target=target), 0))
+    messages = sent_in(run).replaced(sent_by(run, ConstantMeans(target=target), 0))
     for members in ([0], [0, 4, 8], [*range(CLIENTS)]):
         matrix, biases = head(messages.of_clients(np.array(members)))
         vectors = np.random.default_rng(1).normal(size=(500, matrix.shape[1]))
@@ -165,7 +170,7 @@ def test_no_message_of_a_member_reaches_another_group(run: AttackedRun, attack: 
         assert list(results[group].set_aside) == [member] * aside
         if aside:  # as if the member were not there
             others = jobs[group].members[1:]
-            alone = run.setup.messages.of_clients(np.array(others))
+            alone = sent_in(run).of_clients(np.array(others))
             again = group_head(run.setup.module, others, alone)
             assert torch.equal(results[group].weights, again.weights)
 
@@ -179,13 +184,14 @@ def test_no_attack_goes_below_ca(run: AttackedRun, name: str, method: str) -> No
     """The curve is that of the definition, on votes that no attack has to do with."""
     grouping, ms, test = groups_of(run, method), (0, 1, 2, 3), run.dataset.test
     members = [group.tolist() for group in grouping.groups]
-    honest = answers(run, members, run.setup.messages)
+    honest = answers(run, members, sent_in(run))
     curve, _ = naive_ca(honest, test.labels, CLASSES)
     promised = [curve[m] if m < len(curve) else 0.0 for m in ms]
     assert promised[1] > 20  # otherwise there is little to fall below
     attack, weakest = ATTACKS[name](), 100.0
     seated = np.flatnonzero(grouping.assignment >= 0).tolist()
-    for placement in [*PLACEMENTS, seated[::-1]]:
+    placements: list[str | list[int]] = [*PLACEMENTS, seated[::-1]]
+    for placement in placements:
         found = attack_grouping(run, grouping, attack, placement, ms, run.train)
         assert found.certified == pytest.approx(promised), placement
         assert all(a >= p - 1e-9 for a, p in zip(found.accuracy, promised, strict=True))
@@ -212,7 +218,7 @@ def test_messages_that_lie_in_step_one_find_other_groups_and_no_lower_accuracy(
         found = attack_grouping(run, grouping, attack, liars, (0, 1, 2, 3), run.train, again)
         assert found.promise_kept
         for m in (1, 2, 3):
-            messages = run.setup.messages.replaced(sent_by(run, attack, *liars[:m]))
+            messages = sent_in(run).replaced(sent_by(run, attack, *liars[:m]))
             poisoned = replace(run.setup, messages=messages)
             formed = groups_of(run, method, poisoned)
             votes = answers(run, [group.tolist() for group in formed.groups], messages)
@@ -235,7 +241,7 @@ def test_certificates_of_slots_hold_whatever_was_sent_in_step_one(
     test, m = run.dataset.test, len(liars)
     honest = groups_of(run, "slots")
     assert {"honest_only", "all_honest"} <= set(honest.basis.readings)
-    messages = run.setup.messages.replaced(sent_by(run, ATTACKS[name](), *liars))
+    messages = sent_in(run).replaced(sent_by(run, ATTACKS[name](), *liars))
     formed = form_all(["slots"], CONFIG, replace(run.setup, messages=messages), run.compute)
     attacked = formed.groupings["slots"]
     votes = answers(run, [group.tolist() for group in attacked.groups], messages)
@@ -248,7 +254,7 @@ def test_certificates_of_slots_hold_whatever_was_sent_in_step_one(
         "honest_only": [np.flatnonzero(alone == g).tolist() for g in range(honest.num_groups)],
     }
     for reading, groups in references.items():
-        cast = answers(run, groups, run.setup.messages)
+        cast = answers(run, groups, sent_in(run))
         curve, _ = naive_ca(cast, test.labels, CLASSES)
         reach = m * getattr(honest.basis, reading)
         assert right >= (curve[reach] if reach < len(curve) else 0.0) - 1e-9, reading

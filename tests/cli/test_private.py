@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,10 @@ def test_settings_that_make_no_sense_are_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(place)
     rng = np.random.default_rng(0)
-    table = {"x_train": rng.normal(size=(900, 5)), "y_train": rng.integers(0, 4, 900)}
+    table: dict[str, Any] = {
+        "x_train": rng.normal(size=(900, 5)),
+        "y_train": rng.integers(0, 4, 900),
+    }
     np.savez("table.npz", **table, x_test=table["x_train"][:9], y_test=table["y_train"][:9])
     words, said = REFUSED[name]
     dataset = ("--dataset", "corners.npz", "--num-classes", CLASSES)
@@ -130,7 +134,9 @@ def test_groups_are_formed_from_messages(place: Path) -> None:
     answer = carvy("groups", "--config", run / "config.yaml", "--json")
     assert_valid(answer.json, "groups")
     assert answer.json["num_groups"] == 4
-    assert answer.json["num_types"] == RunFolder(run).types().num_types
+    types = RunFolder(run).types()
+    assert types is not None
+    assert answer.json["num_types"] == types.num_types
 
 
 # Every place that shows a certificate shows both guarantees ------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.private.map import load as load_map
 from carvyfl.learning.private.message import Messages
+from carvyfl.learning.private.model import as_private
 from carvyfl.pipeline import Compute
 from carvyfl.runs.audit import audit, verdict
 from carvyfl.runs.evidence import Evidence
@@ -92,7 +93,7 @@ def test_damaged_messages_are_named_and_the_run_is_made_anew(copied: RunFolder, 
     """What was sent cannot be had again, so this is another run, whose clients spend ε again."""
     file, before = copied.path / name, copied.record()
     file.write_bytes(file.read_bytes()[:-5])
-    reader = copied.messages if name.startswith("messages") else copied.module
+    reader: Any = copied.messages if name.startswith("messages") else copied.module
     with pytest.raises(CarvyError, match=name):
         reader()
     assert verdict(list(audit(copied, Evidence(workers=1)))) == "mismatch"
@@ -158,7 +159,7 @@ def test_messages_of_another_run_are_refused(place: Path, tmp_path: Path) -> Non
     run = RunFolder(place / "run")
     kept = run.messages()
     path = tmp_path / "messages.safetensors"
-    model = run.module()
+    model = as_private(run.module())
     for sent in (
         Messages(kept.units[1:], kept.sigma),
         Messages(kept.units, kept.sigma / 2),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ def runs_on_corners(folder: Path, **runs: tuple[object, ...]) -> None:
     data, public = folder / "corners.npz", folder / "public.npy"
     if not data.exists():
         train, test = corners(1, 1200), corners(2, 120)
-        arrays = {"x_train": train.inputs, "y_train": train.labels}
+        arrays: dict[str, Any] = {"x_train": train.inputs, "y_train": train.labels}
         np.savez(data, **arrays, x_test=test.inputs, y_test=test.labels)
         np.save(public, corners(300, 200).inputs)
     for name, more in runs.items():

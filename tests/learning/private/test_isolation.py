@@ -15,7 +15,7 @@ from numpy.random import Generator
 from torch import nn
 
 from carvyfl.core.progress import quiet
-from carvyfl.data.clients import Client, Federation, Samples
+from carvyfl.data.clients import Client, Federation, Inputs, Samples
 from carvyfl.groups.methods import form_groups
 from carvyfl.learning.job import GroupResult
 from carvyfl.learning.learners import learner_of
@@ -130,6 +130,7 @@ KINDS: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 def drawn(shape: tuple[int, ...], size: int, seed: int) -> Samples:
     rng = np.random.default_rng(seed)
+    inputs: Inputs
     if len(shape) == 1:
         inputs = rng.normal(size=(size, *shape)).astype(np.float32)
     else:

@@ -14,7 +14,7 @@ from carvyfl.core.environment import usable_cores
 from carvyfl.core.errors import CarvyError
 from carvyfl.data.clients import Client, Federation, Samples
 from carvyfl.groups.methods import form_groups
-from carvyfl.learning.job import job_keys
+from carvyfl.learning.job import GroupJob, job_keys
 from carvyfl.learning.learners import LEARNERS, learner_of
 from carvyfl.learning.models import flat_weights
 from carvyfl.learning.one_shot.features import features_for
@@ -36,13 +36,18 @@ def federation(*sizes: int) -> Federation:
     return Federation(tuple(clients), CLASSES)
 
 
+def sent_in(job: GroupJob) -> Messages:
+    assert job.messages is not None
+    return job.messages
+
+
 @pytest.mark.parametrize("features", ["none", "scattering"])
 def test_a_model_alone_scores_as_many_at_once_do(features: str) -> None:
     chosen = features_for(features, SHAPE)
     private_map = make_map(chosen, SHAPE, CLASSES, corners(300, 60).inputs, 12)
     setup = heard_setup(federation(30, 40, 50), PrivateModel(chosen, private_map, CLASSES, 9, 1e-5))
     grouping = form_groups("balanced", num_clients=3, seed=1, num_groups=2)
-    results = [group_head(j.module, j.members, j.messages) for j in plan_training(setup, grouping)]
+    results = [group_head(j.module, j.members, sent_in(j)) for j in plan_training(setup, grouping)]
     models, inputs = gather_models(setup, results), corners(7, 25).inputs
     scores = learner_of(setup.module).scores(setup.module, inputs, None)
     assert scores is not None
