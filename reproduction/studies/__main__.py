@@ -33,6 +33,7 @@ from reproduction.studies.heterogeneity import (
     kept_gain,
 )
 from reproduction.studies.one_shot import one_shot
+from reproduction.studies.privacy import privacy
 from reproduction.studies.privacy_audit import privacy_audit
 from reproduction.studies.profile_attacks import PARTITIONS as LIED_ABOUT
 from reproduction.studies.profile_attacks import profile_attacks
@@ -163,6 +164,19 @@ STUDIES = {
     ),
     "profile-attacks": study(
         profile_attacks, "heterogeneity", **ON_PARTITIONS, partitions=LIED_ABOUT, **STEP_ONE
+    ),
+    "privacy": Study(
+        privacy,
+        getdoc(privacy),
+        {
+            "dataset": ("fashion-mnist", "mnist"),
+            "samples": (200, 500),
+            "partitions": ("class-disjoint", "Dirichlet 0.3", "2 classes", "i.i.d."),
+            "epsilons": (8.0, 4.0, 2.0, 1.0, 0.5),
+            "seeds": (10,),
+            **dict.fromkeys(["data-dir", "store", "commit"]),
+            "out": Path("results/privacy"),
+        },
     ),
     "privacy-audit": Study(
         privacy_audit,
