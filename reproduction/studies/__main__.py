@@ -33,8 +33,9 @@ from reproduction.studies.heterogeneity import (
     kept_gain,
 )
 from reproduction.studies.one_shot import one_shot
-from reproduction.studies.privacy import privacy
-from reproduction.studies.privacy_audit import privacy_audit
+from reproduction.studies.privacy import EPSILONS, privacy
+from reproduction.studies.privacy_audit import privacy_attacks, privacy_audit
+from reproduction.studies.privacy_figures import privacy_figures
 from reproduction.studies.profile_attacks import PARTITIONS as LIED_ABOUT
 from reproduction.studies.profile_attacks import profile_attacks
 from reproduction.studies.training import control_variates, cost, fidelity, precision, quality
@@ -172,7 +173,7 @@ STUDIES = {
             "dataset": ("fashion-mnist", "mnist"),
             "samples": (200, 500),
             "partitions": ("class-disjoint", "Dirichlet 0.3", "2 classes", "i.i.d."),
-            "epsilons": (8.0, 4.0, 2.0, 1.0, 0.5),
+            "epsilons": EPSILONS,
             "seeds": (10,),
             **dict.fromkeys(["data-dir", "store", "commit"]),
             "out": Path("results/privacy"),
@@ -188,6 +189,18 @@ STUDIES = {
             "out": Path("results/privacy"),
         },
     ),
+    "privacy-attacks": Study(
+        privacy_attacks,
+        getdoc(privacy_attacks),
+        {
+            "dataset": "embedded",
+            "epsilons": EPSILONS,
+            "clients": 2000,
+            **dict.fromkeys(["data-dir", "commit"]),
+            "out": Path("results/privacy"),
+        },
+    ),
+    "privacy-figures": drawing(privacy_figures, "privacy"),
     "one-shot-figures": drawing(one_shot_figures, "one_shot"),
     "draw": Study(
         draw, getdoc(draw), {}, {"dest": "folder", "type": Path, "nargs": "?", "default": "results"}

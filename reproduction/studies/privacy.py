@@ -49,6 +49,7 @@ from reproduction.studies.heterogeneity import PARTITIONS
 
 CLIENTS = 100
 DELTA = 1e-5
+EPSILONS = 8.0, 4.0, 2.0, 1.0, 0.5
 TRIED = 3000  # made-up inputs that numbers of groups are compared on
 FIXED = {"class-disjoint": 20}  # partition → G; elsewhere it is chosen
 METHODS = "carvy", "balanced", "flcert"
@@ -65,8 +66,8 @@ class Cell:
     """What is measured with every method, on several seeds.
 
     ``noise``: none; local, every client's; or group, once per group, as a trusted sum would allow.
-    Groups are then those of exact profiles, which no ε pays for. ``origin`` is what the map is made
-    of: synthetic images, nothing, or the public training images of another data set.
+    Groups and G then follow from exact messages, which no ε pays for. ``origin`` is what the map is
+    made of: synthetic images, nothing, or the public training images of another data set.
     """
 
     dataset: str
@@ -95,9 +96,8 @@ def cells(args: Namespace) -> list[Cell]:
             for dataset in args.dataset:
                 at = dataset, samples, partition
                 todo.append(Cell(*at, None, "none"))
-                todo += [Cell(*at, epsilon, "local") for epsilon in args.epsilons]
-                if partition in FIXED:
-                    todo += [Cell(*at, epsilon, "group") for epsilon in args.epsilons]
+                for noise in ("local", "group"):
+                    todo += [Cell(*at, epsilon, noise) for epsilon in args.epsilons]
     if "fashion-mnist" in args.dataset and "class-disjoint" in args.partitions:
         at = "fashion-mnist", max(args.samples), "class-disjoint"
         for origin in ("mnist", NOTHING):
@@ -219,21 +219,31 @@ def measure(data: Data, cell: Cell, seed: int) -> dict[str, Certificate]:
     rows, sizes, _ = profiles(private)
     rows = weighed(rows.astype(np.float64), np.maximum(sizes, 1.0)).astype(np.float32)
     carvy = functools.partial(anticluster_profiles, rows, seed=seed)
-    groups = FIXED.get(cell.partition) or chosen(private, data, carvy, seed)
+
+    def certified(assignment: Ints, groups: int, inputs: Floats32, labels: Ints) -> Certificate:
+        messages, members = private, assignment
+        if cell.noise == "group" and noise is not None:
+            messages = pooled(private, assignment, groups, noise, sampler)
+            members = np.arange(groups)
+        cast = ballots(messages, inputs, members, groups)
+        return certify(votes(cast, data.numbered.num_classes), labels)
+
+    def judge(groups: int, _: int) -> Candidate:
+        certificate = certified(carvy(groups), groups, *made_up)
+        return Candidate(groups, certificate.auc(), float(certificate.ca()[0]), -1)
+
+    groups = FIXED.get(cell.partition, 0)
+    if not groups:
+        made_up = trial(private, data.map.spread, TRIED, seed)
+        tried = search(len(private), judge, LARGEST_AREA)
+        groups = best_candidate(tried, LARGEST_AREA).groups
     formed = {
         "carvy": carvy(groups),
         "balanced": balanced_random(len(private), groups, seed),
         "flcert": hash_groups(client_ids(len(private), seed).tolist(), groups),
     }
-    labels, certificates = data.numbered.test.labels, {}
-    for method, assignment in formed.items():
-        messages, members = private, assignment
-        if cell.noise == "group" and noise is not None:
-            messages = pooled(private, assignment, groups, noise, sampler)
-            members = np.arange(groups)
-        cast = votes(ballots(messages, data.test, members, groups), data.numbered.num_classes)
-        certificates[method] = certify(cast, labels)
-    return certificates
+    inputs = data.test, data.numbered.test.labels
+    return {method: certified(formed[method], groups, *inputs) for method in METHODS}
 
 
 def sent(
@@ -260,18 +270,6 @@ def pooled(
     sums = np.zeros((groups, *exact.units.shape[1:]), np.int64)
     np.add.at(sums, assignment, exact.units)
     return Messages(noise.add(sums, sampler).astype(np.int32), noise.scale * STEP)
-
-
-def chosen(private: Messages, data: Data, carvy: functools.partial[Ints], seed: int) -> int:
-    """Return the number of groups that certifies most of made-up inputs."""
-    made_up, labels = trial(private, data.map.spread, TRIED, seed)
-
-    def judge(groups: int, _: int) -> Candidate:
-        cast = ballots(private, made_up, carvy(groups), groups)
-        certificate = certify(votes(cast, data.numbered.num_classes), labels)
-        return Candidate(groups, certificate.auc(), float(certificate.ca()[0]), -1)
-
-    return best_candidate(search(len(private), judge, LARGEST_AREA), LARGEST_AREA).groups
 
 
 def ballots(private: Messages, vectors: Floats32, assignment: Ints, groups: int) -> Ints:
