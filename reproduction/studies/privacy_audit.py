@@ -225,7 +225,7 @@ def privacy_attacks(args: Namespace) -> None:
     private_map = make_map(features, shape, num_classes)
     order = generator(0, "privacy attacks").permutation(len(dataset.train))[:ATTACKED]
     taken = dataset.train.take(order)
-    images = taken.inputs.reshape(len(taken), -1) / 255.0
+    images = taken.inputs.reshape(len(taken), -1).astype(np.float64) / 255
     pool = Samples(private_map.vectors(features.of(taken.inputs)), images, taken.labels)
     known, hidden = pool.part(slice(0, KNOWN)), pool.part(slice(KNOWN, KNOWN + HIDDEN))
     rows = []

@@ -191,13 +191,8 @@ def _paint_trade_off(panel: TradeOff, axes: Axes) -> None:
     right = len(panel.epsilons) - 0.6
     for name, level in panel.levels.items():
         axes.axhline(level, color=GREY, linewidth=1.2, linestyle=(0, (5, 3)), zorder=1)
-        above: dict[str, Any] = {
-            "xy": (right, level),
-            "xytext": (0, 4),
-            "textcoords": "offset points",
-        }
-        text = f"{name}: {level:.0f}"
-        axes.annotate(text, **above, ha="right", va="bottom", color=GREY, fontsize=10)
+        above: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right"}
+        axes.annotate(f"{name}: {level:.0f}", (right, level), **above, color=GREY, fontsize=10)
     bars: dict[str, Any] = {"color": BLUE, "linewidth": 2.6, "markersize": 8, "capsize": 3}
     axes.errorbar(places, panel.areas, yerr=panel.sds, marker="o", zorder=3, **bars)
     for place, area in zip(places, panel.areas, strict=True):
