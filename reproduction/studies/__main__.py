@@ -200,7 +200,11 @@ STUDIES = {
             "out": Path("results/privacy"),
         },
     ),
-    "privacy-figures": drawing(privacy_figures, "privacy"),
+    "privacy-figures": Study(
+        privacy_figures,
+        getdoc(privacy_figures),
+        {"out": Path("results/privacy"), "picture": Path("docs/images/privacy.png")},
+    ),
     "one-shot-figures": drawing(one_shot_figures, "one_shot"),
     "draw": Study(
         draw, getdoc(draw), {}, {"dest": "folder", "type": Path, "nargs": "?", "default": "results"}

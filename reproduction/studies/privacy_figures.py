@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.plots.draw import draw, paint, save
-from carvyfl.plots.style import BLUE
+from carvyfl.plots.style import BLUE, VERMILLION
 from reproduction.markdown import markdown
 from reproduction.published import BEST_GROUPS, DATASETS, paper
-from reproduction.studies.privacy import EPSILONS, METHODS, NOTHING, SYNTHETIC, read
+from reproduction.studies.privacy import EPSILONS, FIXED, METHODS, NOTHING, SYNTHETIC, read
 from reproduction.studies.privacy_audit import FAULTS, SHARES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-GREY = "#5a6675"
-NOISES = {"local": "every client", "group": "once per group"}
+INK = "#8a3a00"  # vermillion, dark enough to read
+TOP, INSIDE = 800, 560  # of the axis; the height of the numbers in bars
+COLUMNS = ["no noise", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)]
 ORIGINS = {
     SYNTHETIC: "synthetic images (default)",
     "mnist": "MNIST, as public inputs",
@@ -35,7 +36,7 @@ Records = Sequence[Mapping[str, Any]]
 def privacy_figures(args: Namespace) -> None:
     """Privacy: draw and tabulate what was measured.
 
-    Reads cells.json, audit.json and attacks.json; writes tables, and the picture tradeoff.png.
+    Reads cells.json, audit.json and attacks.json; writes tables, and the picture.
     """
     folder: Path = args.out
     records = read(folder / "cells.json")
@@ -45,7 +46,8 @@ def privacy_figures(args: Namespace) -> None:
         name = partition.lower().replace(" ", "-").replace(".", "")
         write_text(folder / f"{name}.md", table(records, partition))
     write_text(folder / "maps.md", maps_table(records))
-    save(draw([trade_off(records)], inches=(7.2, 4.4)), folder / "tradeoff.png")
+    write_text(folder / "once-per-group.md", once_table(records))
+    save(draw([trade_off(records)], inches=(7.2, 4.2)), args.picture)
     for name, tabulate in (("audit", audit_table), ("attacks", attacks_table)):
         if (path := folder / f"{name}.json").exists():
             write_text(path.with_suffix(".md"), tabulate(json.loads(path.read_text())))
@@ -55,44 +57,49 @@ def cell_text(record: Mapping[str, Any] | None) -> str:
     """Return AUC ± sd and CA(0) of a cell."""
     if record is None:
         return ""
-    sd = "" if record["auc_sd"] is None else f" ± {record['auc_sd']:.0f}"
+    sd = "" if (value := record["auc_sd"]) is None else f" ± {value:.{int(value < 9.95)}f}"
     return f"{record['auc_mean']:.0f}{sd} ({record['ca'][0]:.1f})"
 
 
 def by_epsilon(records: Records, **wanted: Any) -> list[Mapping[str, Any] | None]:
-    """Return the records that fit, without privacy first and then by ε."""
-    fitting = {
-        record["epsilon"]: record
-        for record in records
-        if all(record[key] == value for key, value in wanted.items())
-        or (record["epsilon"] is None and _fits_without(record, wanted))
-    }
+    """Return the records that fit: the one without noise, and those of each ε."""
+    fitting = {}
+    for record in records:
+        free = {"noise"} if record["epsilon"] is None else set()  # it is none then
+        if all(record[key] == value for key, value in wanted.items() if key not in free):
+            fitting[record["epsilon"]] = record
     return [fitting.get(epsilon) for epsilon in (None, *EPSILONS)]
 
 
-def _fits_without(record: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Say whether a record is what others without noise would be."""
-    return all(record[key] == value for key, value in wanted.items() if key != "noise")
-
-
 def table(records: Records, partition: str) -> str:
-    """Return AUC and CA(0) against ε, a line for each size, data set, noise and method."""
+    """Return AUC and CA(0) with local noise, a line for each data set, size and method."""
     lines = []
+    for name, at in settings(records, partition):
+        found = {m: by_epsilon(records, **at, noise="local", method=m) for m in METHODS}
+        for method, row in found.items():
+            lines.append([name if method == METHODS[0] else "", method, *map(cell_text, row)])
+        if partition not in FIXED:
+            lines.append(["", "G chosen", *map(groups_text, found[METHODS[0]])])
+    return markdown(["data", "groups", *COLUMNS], lines)
+
+
+def once_table(records: Records) -> str:
+    """Return AUC and CA(0) of `carvy` with noise once per group."""
+    lines = []
+    for partition in dict.fromkeys(record["partition"] for record in records):
+        for name, at in settings(records, partition):
+            row = by_epsilon(records, **at, noise="group", method="carvy")
+            lines.append([partition, name, *map(cell_text, row)])
+    return markdown(["clients", "data", *COLUMNS], lines)
+
+
+def settings(records: Records, partition: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what was measured on a partition: its name in print, and what records hold of it."""
     for dataset, name in DATASETS.items():
         for samples in sorted({record["samples"] for record in records}):
             at = {"dataset": dataset, "samples": samples, "partition": partition}
-            at |= {"origin": SYNTHETIC}
-            for noise, title in NOISES.items():
-                found = [by_epsilon(records, **at, noise=noise, method=m) for m in METHODS]
-                if not any(any(row[1:]) for row in found):
-                    continue
-                head = f"{name}, {samples}"
-                for method, row in zip(METHODS, found, strict=True):
-                    lines.append([head, title, method, *map(cell_text, row)])
-                    head = title = ""
-                lines.append(["", "", "G", *map(groups_text, found[0])])
-    head_row = ["samples per client", "noise", "groups", "no noise"]
-    return markdown([*head_row, *(f"ε = {epsilon:g}" for epsilon in EPSILONS)], lines)
+            if any(by_epsilon(records, **at)):
+                yield f"{name}, {samples}", at | {"origin": SYNTHETIC}
 
 
 def groups_text(record: Mapping[str, Any] | None) -> str:
@@ -111,7 +118,7 @@ def maps_table(records: Records) -> str:
         title: by_epsilon(records, **at, origin=origin)[1:] for origin, title in ORIGINS.items()
     }
     lines = [[title, *map(cell_text, row)] for title, row in rows.items() if any(row)]
-    return markdown(["the map is made of", *(f"ε = {e:g}" for e in EPSILONS)], lines)
+    return markdown(["the map is made of", *COLUMNS[1:]], lines)
 
 
 def audit_table(record: Mapping[str, Any]) -> str:
@@ -171,13 +178,14 @@ def trade_off(records: Records) -> TradeOff:
     drawn = [record for record in private if record is not None]
     levels = {}
     if first is not None:
-        levels["the same without privacy"] = float(first["auc_mean"])
+        levels["this learner"] = float(first["auc_mean"])
     printed = paper()["ca_auc_by_groups"]
     place = printed["groups"].index(BEST_GROUPS)
-    for method, name in (("carvy", "the paper, no privacy"), ("flcert", "FLCert, no privacy")):
+    for method, name in (("carvy", "the paper"), ("flcert", "FLCert")):
         levels[name] = float(printed[PICTURE[0]][method][place])
     return TradeOff(
-        "Private and certified, from one message of 10 KB per client",
+        "Private and certified, from one message of 10 KB per client\n"
+        f"({DATASETS[PICTURE[0]]}, 100 clients of {PICTURE[1]} samples)",
         [record["epsilon"] for record in drawn],
         [record["auc_mean"] for record in drawn],
         [record["auc_sd"] or 0.0 for record in drawn],
@@ -187,18 +195,20 @@ def trade_off(records: Records) -> TradeOff:
 
 @paint.register(TradeOff)
 def _paint_trade_off(panel: TradeOff, axes: Axes) -> None:
-    places = range(len(panel.epsilons))
-    right = len(panel.epsilons) - 0.6
-    for name, level in panel.levels.items():
-        axes.axhline(level, color=GREY, linewidth=1.2, linestyle=(0, (5, 3)), zorder=1)
-        above: dict[str, Any] = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right"}
-        axes.annotate(f"{name}: {level:.0f}", (right, level), **above, color=GREY, fontsize=10)
-    bars: dict[str, Any] = {"color": BLUE, "linewidth": 2.6, "markersize": 8, "capsize": 3}
-    axes.errorbar(places, panel.areas, yerr=panel.sds, marker="o", zorder=3, **bars)
+    places, right = range(len(panel.epsilons)), len(panel.epsilons) - 0.5
+    error: dict[str, Any] = {"ecolor": "black", "elinewidth": 1, "capsize": 3}
+    axes.bar(places, panel.areas, 0.72, yerr=panel.sds, color=BLUE, error_kw=error)
     for place, area in zip(places, panel.areas, strict=True):
-        below: dict[str, Any] = {"xytext": (0, -18), "textcoords": "offset points"}
-        axes.annotate(f"{area:.0f}", (place, area), **below, ha="center", color=BLUE, weight="bold")
-    axes.set_xticks(places, [f"ε = {epsilon:g}" for epsilon in panel.epsilons])
-    axes.set(xlim=(-0.4, right), ylim=(0, 1.12 * max([*panel.areas, *panel.levels.values()])))
-    axes.set(xlabel="more private →", ylabel="certified: area under CA(m)")
+        inside: dict[str, Any] = {"ha": "center", "va": "center", "color": "white"}
+        axes.text(place, INSIDE, f"{area:.0f}", **inside, fontsize=15, weight="bold")
+    beside: dict[str, Any] = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
+    beside |= {"color": INK, "fontsize": 11}
+    axes.annotate("without privacy:", (right, TOP), **beside, weight="bold")
+    for name, level in panel.levels.items():
+        axes.hlines(level, -0.5, right, color=VERMILLION, linewidth=1.6, linestyle=(0, (5, 2)))
+        axes.annotate(f"{level:.0f}  {name}", (right, level), **beside)
+    axes.set_xticks(places, [f"ε = {epsilon:g}" for epsilon in panel.epsilons], fontsize=12)
+    axes.set(xlim=(-0.5, right), ylim=(0, TOP), ylabel="certified: area under CA(m)")
+    axes.set_xlabel("more private →", fontsize=12)
+    axes.tick_params(length=0)
     axes.spines[["top", "right"]].set_visible(False)
