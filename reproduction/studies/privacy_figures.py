@@ -77,10 +77,11 @@ def table(records: Records, partition: str) -> str:
     for name, at in settings(records, partition):
         found = {m: by_epsilon(records, **at, noise="local", method=m) for m in METHODS}
         for method, row in found.items():
-            lines.append([name if method == METHODS[0] else "", method, *map(cell_text, row)])
+            title = f"{name}; {seeds_text(row)}" if method == METHODS[0] else ""
+            lines.append([title, method, *map(cell_text, row)])
         if partition not in FIXED:
             lines.append(["", "G chosen", *map(groups_text, found[METHODS[0]])])
-    return markdown(["data", "groups", *COLUMNS], lines)
+    return markdown(["data, samples", "groups", *COLUMNS], lines)
 
 
 def once_table(records: Records) -> str:
@@ -89,8 +90,8 @@ def once_table(records: Records) -> str:
     for partition in dict.fromkeys(record["partition"] for record in records):
         for name, at in settings(records, partition):
             row = by_epsilon(records, **at, noise="group", method="carvy")
-            lines.append([partition, name, *map(cell_text, row)])
-    return markdown(["clients", "data", *COLUMNS], lines)
+            lines.append([partition, f"{name}; {seeds_text(row)}", *map(cell_text, row)])
+    return markdown(["clients", "data, samples", *COLUMNS], lines)
 
 
 def settings(records: Records, partition: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -104,9 +105,16 @@ def settings(records: Records, partition: str) -> Iterator[tuple[str, dict[str, 
 
 def groups_text(record: Mapping[str, Any] | None) -> str:
     """Return the numbers of groups of a cell."""
-    if record is None:
-        return ""
-    low, high = min(record["groups"]), max(record["groups"])
+    return "" if record is None else _range(record["groups"])
+
+
+def seeds_text(row: Sequence[Mapping[str, Any] | None]) -> str:
+    """Return on how many seeds the cells of a line were measured."""
+    return f"{_range([len(record['seeds']) for record in row if record is not None])} seeds"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
     return f"{low}" if low == high else f"{low} to {high}"
 
 

@@ -128,7 +128,7 @@ def test_the_study_goes_on_where_it_stopped(
 def record(epsilon: float | None, area: float, **changes: object) -> dict[str, object]:
     cell = {"dataset": "fashion-mnist", "samples": 500, "partition": "class-disjoint"}
     cell |= {"epsilon": epsilon, "noise": "none" if epsilon is None else "local"}
-    values = {"auc_mean": area, "auc_sd": 1.26, "ca": [79.0, 78.0], "groups": [20]}
+    values = {"auc_mean": area, "auc_sd": 1.26, "ca": [79.0, 78.0], "groups": [20], "seeds": [0, 1]}
     return {**cell, "origin": "synthetic images", "method": "carvy", **values, **changes}
 
 
