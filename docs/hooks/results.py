@@ -1,4 +1,4 @@
-"""Put pictures and reports, made from the records in results/, beside the pages that show them."""
+"""Put pictures, reports and records of results/ beside the pages that show them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ SHOWN = (
     "end_to_end/*.svg",
     "one_shot/*.svg",
     "heterogeneity/*.svg",
+    "privacy/*.json",
 )
 
 

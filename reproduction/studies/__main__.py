@@ -33,7 +33,9 @@ from reproduction.studies.heterogeneity import (
     kept_gain,
 )
 from reproduction.studies.one_shot import one_shot
-from reproduction.studies.privacy_audit import privacy_audit
+from reproduction.studies.privacy import EPSILONS, privacy
+from reproduction.studies.privacy_audit import privacy_attacks, privacy_audit
+from reproduction.studies.privacy_figures import privacy_figures
 from reproduction.studies.profile_attacks import PARTITIONS as LIED_ABOUT
 from reproduction.studies.profile_attacks import profile_attacks
 from reproduction.studies.training import control_variates, cost, fidelity, precision, quality
@@ -164,6 +166,19 @@ STUDIES = {
     "profile-attacks": study(
         profile_attacks, "heterogeneity", **ON_PARTITIONS, partitions=LIED_ABOUT, **STEP_ONE
     ),
+    "privacy": Study(
+        privacy,
+        getdoc(privacy),
+        {
+            "dataset": ("fashion-mnist", "mnist"),
+            "samples": (200, 500),
+            "partitions": ("class-disjoint", "Dirichlet 0.3", "2 classes", "i.i.d."),
+            "epsilons": EPSILONS,
+            "seeds": (10,),
+            **dict.fromkeys(["data-dir", "store", "commit"]),
+            "out": Path("results/privacy"),
+        },
+    ),
     "privacy-audit": Study(
         privacy_audit,
         getdoc(privacy_audit),
@@ -173,6 +188,22 @@ STUDIES = {
             "commit": None,
             "out": Path("results/privacy"),
         },
+    ),
+    "privacy-attacks": Study(
+        privacy_attacks,
+        getdoc(privacy_attacks),
+        {
+            "dataset": "embedded",
+            "epsilons": EPSILONS,
+            "clients": 2000,
+            **dict.fromkeys(["data-dir", "commit"]),
+            "out": Path("results/privacy"),
+        },
+    ),
+    "privacy-figures": Study(
+        privacy_figures,
+        getdoc(privacy_figures),
+        {"out": Path("results/privacy"), "picture": Path("docs/images/privacy.png")},
     ),
     "one-shot-figures": drawing(one_shot_figures, "one_shot"),
     "draw": Study(

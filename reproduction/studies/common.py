@@ -68,6 +68,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "together": (int, "partitions that are trained together"),
     "epsilons": (float, "claims that are audited"),
     "trials": (int, "messages with the canary, and as many without it"),
+    "picture": (Path, "where the picture is written"),
     "label": (str, "appended to the names of the files"),
 }
 """Option → its type and what it is; a study gives the default."""

@@ -7,6 +7,7 @@ client's data, and :func:`reconstruction` draws images from what a client sent.
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ import numpy.typing as npt
 from scipy.special import expit
 from scipy.stats import beta, norm, rankdata
 
+from carvyfl.core.randomness import generator
+from carvyfl.data.datasets import load
+from carvyfl.learning.one_shot.features import features_for
+from carvyfl.learning.private.map import make_map
 from carvyfl.privacy.class_sums import (
     COUNT_WEIGHT,
     NoisySums,
@@ -42,6 +47,17 @@ def private(epsilon: float, num_classes: int) -> Message:
 
     def message(vectors: Floats, labels: Labels) -> tuple[Floats, Floats]:
         sent = noisy_sums(vectors, labels, num_classes, noise, simulated_noise)
+        return sent.sums, sent.counts
+
+    return message
+
+
+def exact(num_classes: int) -> Message:
+    """Return the message of a client without noise."""
+
+    def message(vectors: Floats, labels: Labels) -> tuple[Floats, Floats]:
+        sums = class_sums(to_units(vectors), labels, num_classes)
+        sent = NoisySums(sums.astype(np.int32))
         return sent.sums, sent.counts
 
     return message
@@ -180,13 +196,52 @@ def privacy_audit(args: Namespace) -> None:
     Writes audit.json. A claim is refuted where a bound is above it.
     """
     claims = [audits(epsilon, args.trials) for epsilon in args.epsilons]
-    write_record(args.out / "audit.json", {**provenance(args), "audits": claims})
+    about = provenance(args) | {"command": "python -m reproduction.studies privacy-audit"}
+    write_record(args.out / "audit.json", {**about, "delta": DELTA, "audits": claims})
     for record in claims:
         for what, bounds in record["bounds"].items():
             print(
                 f"ε = {record['claim']:g}, {what}: at least {bounds['epsilon']:.2f}; if the noise"
             )
             print(f"  is Gaussian, {bounds['gaussian_epsilon']:.2f}")
+
+
+KNOWN, HIDDEN, CLIENT_SIZE = 2800, 1000, 50
+ATTACKED = 6000  # samples of the data set that are used
+SHARES = 1, 5
+"""How many samples of its class a client has whose image is drawn."""
+
+
+def privacy_attacks(args: Namespace) -> None:
+    """Attack private messages: draw images from them, and tell members from other samples.
+
+    Scattering features and the map from synthetic images. Images are drawn by somebody who knows
+    2,800 others; clients of 50 samples hold a member or another sample in its place. Writes
+    attacks.json.
+    """
+    dataset = load(args.dataset, data_dir=args.data_dir)
+    shape, num_classes = dataset.train.inputs.shape[1:], dataset.num_classes
+    features = features_for("scattering", shape)
+    private_map = make_map(features, shape, num_classes)
+    order = generator(0, "privacy attacks").permutation(len(dataset.train))[:ATTACKED]
+    taken = dataset.train.take(order)
+    images = taken.inputs.reshape(len(taken), -1).astype(np.float64) / 255
+    pool = Samples(private_map.vectors(features.of(taken.inputs)), images, taken.labels)
+    known, hidden = pool.part(slice(0, KNOWN)), pool.part(slice(KNOWN, KNOWN + HIDDEN))
+    rows = []
+    for epsilon in (None, *args.epsilons):
+        noise = None if epsilon is None else noise_for_sums(epsilon, DELTA)
+        message = exact(num_classes) if epsilon is None else private(epsilon, num_classes)
+        scale = 0.0 if noise is None else noise.scale * STEP
+        drawn = {n: reconstruction(message, scale, known, hidden, n) for n in SHARES}
+        told = membership(message, pool, CLIENT_SIZE, args.clients)
+        proved = 1.0 if noise is None else float(norm.cdf(noise.signal / np.sqrt(2)))
+        rows.append({"epsilon": epsilon, "images": drawn, "membership": told, "proved": proved})
+        print(json.dumps(rows[-1]), flush=True)
+    record = provenance(args) | {"command": "python -m reproduction.studies privacy-attacks"}
+    record |= {"dataset": dataset.name, "clients": args.clients, "client_size": CLIENT_SIZE}
+    record |= {"known": KNOWN, "hidden": HIDDEN, "class_alone": class_alone(known, hidden)}
+    write_record(args.out / "attacks.json", record | {"map": private_map.digest, "rows": rows})
 
 
 @dataclass(frozen=True)
@@ -196,6 +251,10 @@ class Samples:
     vectors: Floats
     images: Floats
     labels: Labels
+
+    def part(self, rows: slice) -> Samples:
+        """Return the samples of these rows."""
+        return Samples(self.vectors[rows], self.images[rows], self.labels[rows])
 
 
 def clients_with_and_without(
