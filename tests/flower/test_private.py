@@ -441,11 +441,28 @@ def test_without_opendp_or_with_a_lost_ledger_nothing_is_sent(
     (tmp_path / "ledger.jsonl").write_text("lost")
     node = Node(SETTINGS, DATA, carvy_ledger=str(tmp_path))
     assert node.ask(MESSAGE, order) == FAULTS["settings"]
-    labels = Node(SETTINGS, Samples(DATA.inputs, DATA.labels + 3), carvy_ledger=str(tmp_path / "x"))
-    with pytest.raises(ValueError, match="unpack"):  # passing: it is asked again, and times out
-        labels.ask(MESSAGE, order)
-    assert {answer.error.reason for answer in labels.answers} == {"data"}
-    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.usefixtures("_a_running_app")
+@pytest.mark.parametrize(
+    "data",
+    [
+        (DATA.inputs, DATA.labels + 3),
+        (DATA.inputs, DATA.labels - 1),
+        (np.where(np.arange(len(DATA))[:, None] == 1, np.nan, DATA.inputs), DATA.labels),
+        (np.where(np.arange(len(DATA))[:, None] == 1, np.inf, DATA.inputs), DATA.labels),
+        (DATA.inputs, DATA.labels + 0.5),
+        (DATA.inputs[:0], DATA.labels[:0]),
+    ],
+)
+def test_no_sample_makes_a_client_refuse(tmp_path: Path, data: Any):
+    """The server would learn of it without noise: of the largest label, by trying C."""
+    order = write(order_of(settings_with()))
+    data = Samples(*data)
+    node = Node(SETTINGS, data, carvy_ledger=str(tmp_path))
+    assert isinstance(node.ask(MESSAGE, order), RecordDict)
+    spent = Node(SETTINGS, data, carvy_ledger=str(tmp_path / "x"), carvy_epsilon_limit=1.0)
+    assert spent.ask(MESSAGE, order) == FAULTS["limit"]
 
 
 @pytest.mark.usefixtures("_a_running_app")
@@ -485,7 +502,9 @@ def test_settings_are_private_means_and_inputs_as_they_are():
 
 @pytest.mark.flower
 @pytest.mark.timeout(600)
-def test_real_clients_with_ledgers_and_one_with_a_limit(tmp_path: Path):
+def test_real_clients_with_ledgers_and_one_with_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """Two runs with the same settings: the second one is of the same messages, and costs nothing.
 
     Client 1 sends another shape, client 3 has a limit below what is asked for.
@@ -521,4 +540,5 @@ def test_real_clients_with_ledgers_and_one_with_a_limit(tmp_path: Path):
     record = first.record()
     assert record.deployment
     assert 4 * 10_280 < record.deployment.traffic["types"]["up"] < 4 * 10_280 + 1000
+    monkeypatch.setattr(private_map, "IMAGES", 3000)  # as in the processes
     assert carvy("verify", first.path, "--workers", 1).code == 0

@@ -186,6 +186,27 @@ def _numbers(x: npt.NDArray[Any], where: str) -> Inputs:
 
 def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
     """Accept :class:`Samples`, a pair (inputs, labels) or a torch ``Dataset``, read as a whole."""
+    return samples(*as_pair(data, where), num_classes=num_classes, where=where)
+
+
+def usable_samples(data: Any, num_classes: int, where: str) -> tuple[Samples, int]:
+    """Return the samples that fit the classes and are finite, and how many others are left out.
+
+    For private learning: a client that refused because of one sample would tell of it.
+    """
+    inputs, labels = as_pair(data.train if isinstance(data, Client) else data, where)
+    x, y = as_array(inputs, f"{where}: inputs"), as_array(labels, f"{where}: labels")
+    if x.ndim == 0 or y.shape != x.shape[:1]:
+        return samples(x, y, num_classes=num_classes, where=where), 0  # which says what is wrong
+    with np.errstate(invalid="ignore", over="ignore"):
+        fits = (y >= 0) & (y < num_classes) & (y == np.floor(y))
+        finite = np.isfinite(x.astype(np.float32)).reshape(len(x), -1).all(axis=1)
+    usable = np.flatnonzero(fits & finite)
+    return Samples(_numbers(x[usable], where), y[usable].astype(np.int64)), len(y) - len(usable)
+
+
+def as_pair(data: Any, where: str) -> tuple[Any, Any]:
+    """Return the inputs and labels of what users give as samples."""
     from torch.utils.data import Dataset
 
     if isinstance(data, Samples):
@@ -195,7 +216,7 @@ def as_samples(data: Any, *, num_classes: int | None, where: str) -> Samples:
     if not isinstance(data, Sequence) or len(data) != 2:
         kind = type(data).__name__
         raise CarvyError(f"{where}: expected (inputs, labels) or a torch data set, got {kind}")
-    return samples(data[0], data[1], num_classes=num_classes, where=where)
+    return data[0], data[1]
 
 
 def _pair(dataset: Dataset[Any], where: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

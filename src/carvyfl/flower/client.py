@@ -18,7 +18,7 @@ from platformdirs import user_data_path
 from torch import Tensor, nn
 
 from carvyfl.core.errors import CarvyError
-from carvyfl.data.clients import Client, Samples
+from carvyfl.data.clients import Client, Samples, usable_samples
 from carvyfl.data.own_data import federation_from_arrays
 from carvyfl.flower import wire
 from carvyfl.flower.questions import log
@@ -105,13 +105,18 @@ def client_app(data: Callable[[Context], Any]) -> ClientApp:
             raise RefusalError("limit", text)
         share, seed = settings.split_off, settings.seed
         with refusing("data"):
+            if private:  # no sample may make this client refuse: the server would learn of it
+                train, unused = usable_samples(data(context), settings.num_classes, "the data")
+                if unused:
+                    log.warning("carvy: %d samples left out: other labels, or not finite", unused)
+                return Party(
+                    settings, Client(train, train.take(np.arange(0))), nn.Module(), context.state
+                )
             (client,) = federation_from_arrays(
                 [data(context)], num_classes=settings.num_classes, validation_share=share, seed=seed
             ).clients
         with refusing("settings"):
-            shape = client.train.inputs.shape[1:]
-            # In private learning the server sends what a model takes beside its features.
-            module = nn.Module() if private else settings.module(shape, settings.num_classes)
+            module = settings.module(client.train.inputs.shape[1:], settings.num_classes)
         return Party(settings, client, module, context.state)
 
     def serve(kind: str, answer: Callable[[RecordDict, Context], Any]) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -108,7 +108,11 @@ class Ledger:
         self, epsilon: float, delta: float = 1e-4, composition: Composition = "basic"
     ) -> None:
         """Refuse messages from now on that would cost more than this together."""
-        limit = Limit(positive(epsilon, "`epsilon`"), positive(delta, "`delta`"), composition)
+        if composition not in get_args(Composition):
+            raise CarvyError(f"composition is 'basic' or 'gaussian', not {composition!r}")
+        if not positive(delta, "`delta`") < 1:
+            raise CarvyError(f"`delta` must be below 1, not {delta:g}")
+        limit = Limit(positive(epsilon, "`epsilon`"), delta, composition)
         with self._lock():
             self._write(limit, self.spendings)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from carvyfl.runs.record import (
     data_entry,
     method_result,
     privacy_entry,
+    sha256,
     types_entry,
 )
 from carvyfl.runs.resume import adds_noise, claim, keep_noise, kept_noise, refuse_other
@@ -219,7 +219,9 @@ def heard(setup: Setup, config: RunSettings, compute: Compute, folder: RunFolder
     """Return a setup with what clients send beforehand; noise is drawn once for a run's folder."""
     if folder is None or learner_of(setup.module).sends != "message":
         return pipeline.hear(setup, compute)
-    if folder.messages_file.is_file() and (before := _heard_before(setup, config, folder)):
+    _refuse_damaged(folder, learner_of(setup.module).files)
+    if folder.messages_file.is_file():
+        before = _heard_before(setup, config, folder)
         entries = [learner_of(each.module).privacy(each.module) for each in (before, setup)]
         made_of = [entry and entry["made_of"] for entry in entries]
         if made_of[0] == made_of[1]:
@@ -235,15 +237,34 @@ def heard(setup: Setup, config: RunSettings, compute: Compute, folder: RunFolder
     return setup
 
 
-def _heard_before(setup: Setup, config: RunSettings, folder: RunFolder) -> Setup | None:
-    """Return a setup with the model and the messages that a folder keeps, if it can be read."""
+_ASKED_AGAIN = (
+    "put it back, or choose another folder with `out`: clients that are asked again draw new "
+    "noise, and spend ε again"
+)
+
+
+def _refuse_damaged(folder: RunFolder, files: Sequence[str]) -> None:
+    """Refuse a finished run whose messages or map are not the recorded ones."""
+    try:
+        recorded = folder.record().files if folder.record_file.is_file() else {}
+    except CarvyError:  # the record itself is damaged, and is written again
+        return
+    for path in (folder.messages_file, *(folder.path / name for name in files)):
+        known = recorded.get(path.name)
+        if known is not None and not (path.is_file() and sha256(path) == known):
+            raise CarvyError(f"{path} is missing or damaged; {_ASKED_AGAIN}")
+
+
+def _heard_before(setup: Setup, config: RunSettings, folder: RunFolder) -> Setup:
+    """Return a setup with the model and the messages that a folder keeps."""
     federation, learner = setup.federation, learner_of(setup.module)
     shape = federation.clients[0].train.inputs.shape[1:]
-    with contextlib.suppress(CarvyError):  # a damaged file: clients must be asked again
+    try:
         module = learner.load(config, shape, federation.num_classes, folder.path)
         messages = learner.read_messages(module, folder.messages_file, len(federation))
-        return replace(setup, module=module, messages=messages)
-    return None
+    except CarvyError as error:
+        raise CarvyError(f"{error}; {_ASKED_AGAIN}") from error
+    return replace(setup, module=module, messages=messages)
 
 
 def vote(
