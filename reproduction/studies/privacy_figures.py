@@ -30,6 +30,7 @@ ORIGINS = {
     NOTHING: "nothing: features projected",
 }
 PICTURE = "fashion-mnist", 500, "class-disjoint"
+FROZEN = "cifar-10"  # measured with a frozen network's features, in a table of its own
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -47,6 +48,7 @@ def privacy_figures(args: Namespace) -> None:
         write_text(folder / f"{name}.md", table(records, partition))
     write_text(folder / "maps.md", maps_table(records))
     write_text(folder / "once-per-group.md", once_table(records))
+    write_text(folder / f"{FROZEN}.md", frozen_table(records))
     save(draw([trade_off(records)], inches=(7.2, 4.2)), args.picture)
     for name, tabulate in (("audit", audit_table), ("attacks", attacks_table)):
         if (path := folder / f"{name}.json").exists():
@@ -127,6 +129,21 @@ def maps_table(records: Records) -> str:
     }
     lines = [[title, *map(cell_text, row)] for title, row in rows.items() if any(row)]
     return markdown(["the map is made of", *COLUMNS[1:]], lines)
+
+
+def frozen_table(records: Records) -> str:
+    """Return AUC and CA(0) with a frozen network's features, by clients, map and method."""
+    lines = []
+    of_network = [record for record in records if record["dataset"] == FROZEN]
+    for partition, origin in dict.fromkeys((r["partition"], r["origin"]) for r in of_network):
+        at = {"partition": partition, "origin": origin}
+        found = {m: by_epsilon(of_network, **at, method=m) for m in METHODS}
+        for method, row in found.items():
+            title = [partition, ORIGINS[origin]] if method == METHODS[0] else ["", ""]
+            lines.append([*title, method, *map(cell_text, row)])
+        if partition not in FIXED:
+            lines.append(["", "", "G chosen", *map(groups_text, found[METHODS[0]])])
+    return markdown(["clients", "the map is made of", "groups", *COLUMNS], lines)
 
 
 def audit_table(record: Mapping[str, Any]) -> str:
