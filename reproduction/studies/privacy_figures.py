@@ -132,17 +132,18 @@ def maps_table(records: Records) -> str:
 
 
 def frozen_table(records: Records) -> str:
-    """Return AUC and CA(0) with a frozen network's features, by clients, map and method."""
+    """Return AUC and CA(0) with a frozen network's features; of synthetic images, `carvy` only."""
     lines = []
     of_network = [record for record in records if record["dataset"] == FROZEN]
     for partition, origin in dict.fromkeys((r["partition"], r["origin"]) for r in of_network):
-        at = {"partition": partition, "origin": origin}
-        found = {m: by_epsilon(of_network, **at, method=m) for m in METHODS}
-        for method, row in found.items():
-            title = [partition, ORIGINS[origin]] if method == METHODS[0] else ["", ""]
-            lines.append([*title, method, *map(cell_text, row)])
+        title = [partition, ORIGINS[origin].removesuffix(" (default)")]
+        for method in METHODS if origin == NOTHING else METHODS[:1]:
+            at = {"partition": partition, "origin": origin, "method": method}
+            lines.append([*title, method, *map(cell_text, by_epsilon(of_network, **at))])
+            title = ["", ""]
         if partition not in FIXED:
-            lines.append(["", "", "G chosen", *map(groups_text, found[METHODS[0]])])
+            row = by_epsilon(of_network, partition=partition, origin=origin, method=METHODS[0])
+            lines.append(["", "", "G chosen", *map(groups_text, row)])
     return markdown(["clients", "the map is made of", "groups", *COLUMNS], lines)
 
 

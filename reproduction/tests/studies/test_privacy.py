@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_embeddings_are_measured_with_the_map_of_synthetic_ones_and_with_none(
 
     versions = np.tile(rng.normal(size=(300, 1, 12)), (1, 4, 1))
     versions[..., 10:] += 40 * rng.normal(size=(300, 4, 2))
-    arrays = {"x_train": embedded(labels), "y_train": labels}
+    arrays: dict[str, Any] = {"x_train": embedded(labels), "y_train": labels}
     arrays |= {"x_test": embedded(labels[:200]), "y_test": labels[:200], "synthetic": versions}
     np.savez(tmp_path / "vectors.npz", **arrays)
     options = ["--embeddings", str(tmp_path / "vectors.npz"), "--partitions", "class-disjoint"]
@@ -160,11 +161,15 @@ def test_embeddings_are_measured_with_the_map_of_synthetic_ones_and_with_none(
     assert {r["command"].split("privacy ")[1] for r in records} == {
         "--dataset cifar-10 --embeddings vectors.npz"
     }
-    lines = frozen_table(records).splitlines()[2:]
-    assert [line.split(" | ")[1:3] for line in lines[::3]] == [
-        ["synthetic images (default)", "carvy"],
+    lines = [line.split(" | ") for line in frozen_table(records).splitlines()[2:]]
+    assert [line[1:3] for line in lines] == [
+        ["synthetic images", "carvy"],
         ["nothing: features projected", "carvy"],
+        ["", "balanced"],
+        ["", "flcert"],
     ]
+    no_noise = [r for r in records if r["noise"] == "none" and r["method"] == "carvy"]
+    assert [line[3].split()[0] for line in lines[:2]] == [f"{r['auc_mean']:.0f}" for r in no_noise]
 
 
 def record(epsilon: float | None, area: float, **changes: object) -> dict[str, object]:
