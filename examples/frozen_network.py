@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from carvyfl import load
 from carvyfl.data.clients import Inputs
+from carvyfl.learning.private.images import IMAGES, dead_leaves
 
 SIDE = 128  # pixels that images are scaled to
 IMAGENET = ((0.498, 0.498, 0.498), (0.502, 0.502, 0.502))  # mean and std of this network's training
@@ -60,12 +61,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", help="a registered data set of colour images, such as cifar-10")
     parser.add_argument("out", help="the npz file to write")
+    about = "embed the synthetic images, too, that the map of private learning is made of"
+    parser.add_argument("--synthetic", action="store_true", help=about)
     given = parser.parse_args()
     dataset, network = load(given.dataset), frozen_network()
     parts = {"train": dataset.train, "test": dataset.test}
     arrays: dict[str, Any] = {}
     for name, part in parts.items():
         arrays[f"x_{name}"], arrays[f"y_{name}"] = embed(network, part.inputs), part.labels
+    if given.synthetic:
+        images = dead_leaves(dataset.train.inputs.shape[1:], range(IMAGES))
+        rows = embed(network, images.reshape(-1, *images.shape[2:]))
+        arrays["synthetic"] = rows.reshape(*images.shape[:2], -1)
     np.savez(given.out, **arrays)
 
 

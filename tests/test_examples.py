@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from carvyfl import CarvyFL, Recipe, build_federation, load
+from carvyfl.learning.private.images import IMAGES, VERSIONS, dead_leaves
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -45,10 +46,17 @@ def test_embeddings_of_a_network_are_a_file_that_one_shot_learning_takes(
     network = torch.nn.Conv2d(3, 16, 5, stride=4)
     monkeypatch.setitem(space["main"].__globals__, "frozen_network", lambda: network)
     out = tmp_path / "embeddings.npz"
-    monkeypatch.setattr("sys.argv", ["example", str(tmp_path / "pictures.npz"), str(out)])
+    monkeypatch.setattr(
+        "sys.argv", ["example", str(tmp_path / "pictures.npz"), str(out), "--synthetic"]
+    )
     space["main"]()
     data = load(out)
     assert data.train.inputs.shape == (400, 16)
+    with np.load(out) as written:
+        assert written["synthetic"].shape == (IMAGES, VERSIONS, 16)
+        drawn = dead_leaves((3, 8, 8), range(7, 8))[0]
+        expected = space["embed"](network, drawn)
+        np.testing.assert_allclose(written["synthetic"][7], expected, atol=1e-5)
     clients = build_federation(data, "dirichlet", num_clients=10, samples=30, seed=0, alpha=1.0)
     model = CarvyFL(learner="one-shot", features="none", groups=5).fit(clients)
     assert model.score(data.test.inputs, data.test.labels) == 1.0  # bright against dark

@@ -175,7 +175,7 @@ STUDIES = {
             "partitions": ("class-disjoint", "Dirichlet 0.3", "2 classes", "i.i.d."),
             "epsilons": EPSILONS,
             "seeds": (10,),
-            **dict.fromkeys(["data-dir", "store", "commit"]),
+            **dict.fromkeys(["embeddings", "data-dir", "store", "commit"]),
             "out": Path("results/privacy"),
         },
     ),

@@ -57,6 +57,7 @@ OPTIONS: Mapping[str, tuple[type, str]] = {
     "partition": (str, "how data are split over clients"),
     "parameters": (str, "of the partition, NAME=VALUE"),
     "features": (str, "the fixed feature map"),
+    "embeddings": (Path, "of the one data set, which examples/frozen_network.py --synthetic wrote"),
     "model": (str, "that is trained; by default the preset's"),
     "validation-share": (float, "of the training set, that is set aside"),
     "ridge": (float, "λ of the heads"),

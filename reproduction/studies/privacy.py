@@ -19,12 +19,15 @@ import json
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from carvyfl.core.archives import read_npz
+from carvyfl.core.errors import CarvyError
 from carvyfl.core.files import write_text
 from carvyfl.core.progress import quiet
 from carvyfl.core.randomness import generator
@@ -36,7 +39,8 @@ from carvyfl.groups.exchange import anticluster_profiles
 from carvyfl.groups.hashing import balanced_random, client_ids, hash_groups
 from carvyfl.learning.one_shot.features import Features, features_for
 from carvyfl.learning.private.head import head, profiles, trial
-from carvyfl.learning.private.map import Map, make_map, plain_map, width_for
+from carvyfl.learning.private.images import SEED
+from carvyfl.learning.private.map import Map, make_map, plain_map, whitened, width_for
 from carvyfl.learning.private.message import Messages, message
 from carvyfl.privacy.class_sums import noise_for_sums
 from carvyfl.privacy.noise import STEP, GaussianNoise, Sampler
@@ -54,7 +58,7 @@ TRIED = 3000  # made-up inputs that numbers of groups are compared on
 FIXED = {"class-disjoint": 20}  # partition → G; elsewhere it is chosen
 METHODS = "carvy", "balanced", "flcert"
 SYNTHETIC, NOTHING = "synthetic images", "nothing"
-COMMAND = "python -m reproduction.studies privacy --data-dir DIR"
+COMMAND = "python -m reproduction.studies privacy"
 
 Floats = npt.NDArray[np.float64]
 Floats32 = npt.NDArray[np.float32]
@@ -91,6 +95,13 @@ class Data:
 def cells(args: Namespace) -> list[Cell]:
     """Return what is measured, the cells of the picture first."""
     todo = []
+    if args.embeddings:
+        for partition, samples in product(args.partitions, sorted(args.samples, reverse=True)):
+            for origin in (SYNTHETIC, NOTHING):
+                at = args.dataset[0], samples, partition
+                todo.append(Cell(*at, None, "none", origin))
+                todo += [Cell(*at, epsilon, "local", origin) for epsilon in args.epsilons]
+        return todo
     for partition in args.partitions:
         for samples in sorted(args.samples, reverse=True):
             for dataset in args.dataset:
@@ -121,7 +132,12 @@ def privacy(args: Namespace) -> None:
     nobody: dict[str, Any] = {"seeds": ()}
     about = provenance(args)
     machine = about["environment"]
-    made = {"commit": about["commit"], "command": COMMAND}
+    given = "--data-dir DIR"
+    if args.embeddings:
+        if len(args.dataset) != 1:
+            raise CarvyError("name the --dataset that the embeddings are of")
+        given = f"--dataset {args.dataset[0]} --embeddings {args.embeddings.name}"
+    made = {"commit": about["commit"], "command": f"{COMMAND} {given}"}
     made |= {"hardware": f"{machine['processor']}, {machine['cores']} cores"}
 
     @functools.cache
@@ -183,9 +199,17 @@ def summarised(certificates: Sequence[Certificate]) -> dict[str, Any]:
 
 def read_data(name: str, origin: str, args: Namespace) -> Data:
     """Read a data set and map all its inputs; features are kept in the store."""
-    dataset = load(name, data_dir=args.data_dir)
-    features = features_for("scattering", dataset.train.inputs.shape[1:])
-    if origin == SYNTHETIC:
+    if args.embeddings:
+        dataset = replace(load(args.embeddings), name=name)
+        features = features_for("none", dataset.train.inputs.shape[1:])
+    else:
+        dataset = load(name, data_dir=args.data_dir)
+        features = features_for("scattering", dataset.train.inputs.shape[1:])
+    if origin == SYNTHETIC and args.embeddings:
+        views = read_npz(args.embeddings, ["synthetic"])["synthetic"]
+        width = width_for(features.width, dataset.num_classes)
+        private_map = whitened(views, width, f"embeddings of {SYNTHETIC}, seed {SEED}")
+    elif origin == SYNTHETIC:
         private_map = make_map(features, dataset.train.inputs.shape[1:], dataset.num_classes)
     elif origin == NOTHING:
         width = width_for(features.width, dataset.num_classes)

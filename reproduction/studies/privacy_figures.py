@@ -30,6 +30,7 @@ ORIGINS = {
     NOTHING: "nothing: features projected",
 }
 PICTURE = "fashion-mnist", 500, "class-disjoint"
+FROZEN = "cifar-10"  # measured with a frozen network's features, in a table of its own
 Records = Sequence[Mapping[str, Any]]
 
 
@@ -47,6 +48,7 @@ def privacy_figures(args: Namespace) -> None:
         write_text(folder / f"{name}.md", table(records, partition))
     write_text(folder / "maps.md", maps_table(records))
     write_text(folder / "once-per-group.md", once_table(records))
+    write_text(folder / f"{FROZEN}.md", frozen_table(records))
     save(draw([trade_off(records)], inches=(7.2, 4.2)), args.picture)
     for name, tabulate in (("audit", audit_table), ("attacks", attacks_table)):
         if (path := folder / f"{name}.json").exists():
@@ -127,6 +129,22 @@ def maps_table(records: Records) -> str:
     }
     lines = [[title, *map(cell_text, row)] for title, row in rows.items() if any(row)]
     return markdown(["the map is made of", *COLUMNS[1:]], lines)
+
+
+def frozen_table(records: Records) -> str:
+    """Return AUC and CA(0) with a frozen network's features; of synthetic images, `carvy` only."""
+    lines = []
+    of_network = [record for record in records if record["dataset"] == FROZEN]
+    for partition, origin in dict.fromkeys((r["partition"], r["origin"]) for r in of_network):
+        title = [partition, ORIGINS[origin].removesuffix(" (default)")]
+        for method in METHODS if origin == NOTHING else METHODS[:1]:
+            at = {"partition": partition, "origin": origin, "method": method}
+            lines.append([*title, method, *map(cell_text, by_epsilon(of_network, **at))])
+            title = ["", ""]
+        if partition not in FIXED:
+            row = by_epsilon(of_network, partition=partition, origin=origin, method=METHODS[0])
+            lines.append(["", "", "G chosen", *map(groups_text, row)])
+    return markdown(["clients", "the map is made of", "groups", *COLUMNS], lines)
 
 
 def audit_table(record: Mapping[str, Any]) -> str:

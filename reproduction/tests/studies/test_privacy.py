@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,13 @@ from carvyfl.privacy.class_sums import noise_for_sums
 from reproduction.studies import privacy as study
 from reproduction.studies.__main__ import main
 from reproduction.studies.privacy import Cell, Data, ballots, measure, pooled
-from reproduction.studies.privacy_figures import by_epsilon, cell_text, table, trade_off
+from reproduction.studies.privacy_figures import (
+    by_epsilon,
+    cell_text,
+    frozen_table,
+    table,
+    trade_off,
+)
 
 COMMITTED = Path(__file__).parents[3] / "results" / "privacy"
 CLASS_DISJOINT = Cell("made-up", 20, "class-disjoint", None, "none")
@@ -123,6 +130,46 @@ def test_the_study_goes_on_where_it_stopped(
         assert record["auc_mean"] == pytest.approx(np.mean(record["auc"]), abs=0.01)
         assert record["auc_sd"] == pytest.approx(np.std(record["auc"], ddof=1), abs=0.01)
         assert (record["commit"], record["seeds"]) == ("abc1234", [0, 1])
+
+
+def test_embeddings_are_measured_with_the_map_of_synthetic_ones_and_with_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng, labels = np.random.default_rng(0), np.arange(2000) % 10
+    useful, loud = np.eye(10, 12), 40 * (np.arange(12) > 9)  # two features only disturb
+
+    def embedded(y: np.ndarray) -> np.ndarray:
+        return (useful[y] + (0.1 + loud) * rng.normal(size=(len(y), 12))).astype(np.float32)
+
+    versions = np.tile(rng.normal(size=(300, 1, 12)), (1, 4, 1))
+    versions[..., 10:] += 40 * rng.normal(size=(300, 4, 2))
+    arrays: dict[str, Any] = {"x_train": embedded(labels), "y_train": labels}
+    arrays |= {"x_test": embedded(labels[:200]), "y_test": labels[:200], "synthetic": versions}
+    np.savez(tmp_path / "vectors.npz", **arrays)
+    options = ["--embeddings", str(tmp_path / "vectors.npz"), "--partitions", "class-disjoint"]
+    options += ["--samples", "20", "--seeds", "1", "--epsilons", "8", "--commit", "abc1234"]
+    options += ["--out", str(tmp_path), "--store", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        main(["privacy", *options])
+    assert "name the --dataset that the embeddings are of" in capsys.readouterr().err
+    main(["privacy", *options, "--dataset", "cifar-10"])
+    records = json.loads((tmp_path / "cells.json").read_text())
+    exact = {r["origin"]: r["ca"][0] for r in records if r["noise"] == "none"}
+    assert exact[study.SYNTHETIC] > 90  # the versions say which features do not matter
+    assert exact[study.NOTHING] < 50
+    assert len(records) == 2 * 2 * 3
+    assert {r["command"].split("privacy ")[1] for r in records} == {
+        "--dataset cifar-10 --embeddings vectors.npz"
+    }
+    lines = [line.split(" | ") for line in frozen_table(records).splitlines()[2:]]
+    assert [line[1:3] for line in lines] == [
+        ["synthetic images", "carvy"],
+        ["nothing: features projected", "carvy"],
+        ["", "balanced"],
+        ["", "flcert"],
+    ]
+    no_noise = [r for r in records if r["noise"] == "none" and r["method"] == "carvy"]
+    assert [line[3].split()[0] for line in lines[:2]] == [f"{r['auc_mean']:.0f}" for r in no_noise]
 
 
 def record(epsilon: float | None, area: float, **changes: object) -> dict[str, object]:
