@@ -152,3 +152,9 @@ def test_the_preset_is_private() -> None:
     chosen = preset("private")
     assert (chosen.learner, chosen.types, chosen.epsilon) == ("private", "private-means", 2.0)
     assert (chosen.delta, chosen.validation, chosen.groups) == (1e-5, 0, None)
+
+
+def test_classes_that_come_from_labels_are_refused() -> None:
+    """One sample of another class would change every model's shape."""
+    with pytest.raises(CarvyError, match="needs `num_classes`"):
+        CarvyFL(learner="private", features="none", epsilon=4, groups=4).fit(CLIENTS)

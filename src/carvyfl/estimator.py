@@ -47,6 +47,10 @@ _DERIVED = (
     "the number of classes was taken from the clients' labels, so one client could reach every "
     "group and nothing is certified; give `num_classes`"
 )
+_TOLD_BY_CLASSES = (
+    "the learner 'private' needs `num_classes`: taken from the clients' labels it would tell of a "
+    "single sample, which ε does not cover"
+)
 _FROM_ONE = (
     "the labels start at 1, but classes at 0: nobody has class 0; subtract 1 from the labels, or "
     "give `num_classes` if that is meant"
@@ -165,6 +169,8 @@ class CarvyFL(_Parameters):
         else:
             federation = self._with_outputs(federation)
         if federation.derived:
+            if LEARNERS.pick(self.learner).sends == "message":
+                raise CarvyError(_TOLD_BY_CLASSES)
             warnings.warn(_DERIVED, stacklevel=2)
             if min(int(client.train.labels.min()) for client in federation.clients) == 1:
                 warnings.warn(_FROM_ONE, stacklevel=2)

@@ -200,7 +200,7 @@ def usable_samples(data: Any, num_classes: int, where: str) -> tuple[Samples, in
         return samples(x, y, num_classes=num_classes, where=where), 0  # which says what is wrong
     with np.errstate(invalid="ignore", over="ignore"):
         fits = (y >= 0) & (y < num_classes) & (y == np.floor(y))
-        finite = np.isfinite(x.astype(np.float32)).reshape(len(x), -1).all(axis=1)
+        finite = np.isfinite(x.astype(np.float32)).all(axis=tuple(range(1, x.ndim)))
     usable = np.flatnonzero(fits & finite)
     return Samples(_numbers(x[usable], where), y[usable].astype(np.int64)), len(y) - len(usable)
 

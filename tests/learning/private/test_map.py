@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file, save_file
 from scipy.linalg import eigh
+from torch import nn
 
 from carvyfl.core.errors import CarvyError
 from carvyfl.learning.one_shot.features import features_for
@@ -166,3 +167,8 @@ def test_a_map_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
 def test_features_of_another_width_are_refused() -> None:
     with pytest.raises(CarvyError, match="6 features"):
         SMALL.vectors(np.zeros((2, 5)))
+
+
+def test_a_network_of_ones_own_gets_no_synthetic_images() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 12))
+    assert make_map(features_for(network, (1, 8, 8)), (1, 8, 8), 3).origin.startswith("nothing")

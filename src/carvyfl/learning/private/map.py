@@ -245,17 +245,20 @@ def make_map(
         The shape of an input, and C.
     public
         Inputs that are nobody's secret, (n, …), without labels; at least two. By default synthetic
-        images, where inputs are images of 1 or 3 channels, and otherwise nothing.
+        images, where registered features see images of 1 or 3 channels, and otherwise nothing: a
+        frozen network sees too little in them (docs/results/privacy.md).
     dimensions
         d; by default 256, or fewer where there are fewer features or many classes.
     progress
         Called with (inputs done, all inputs).
     """
+    from carvyfl.learning.one_shot.features import FEATURES
+
     width = width_for(features.width, num_classes, dimensions)
     if public is not None:
         origin = f"public inputs, SHA-256 {_hash(public)}"
         versions, batch, total = 1, VERSIONS * AT_ONCE, min(len(public), PUBLIC)
-    elif len(shape) == 3 and shape[0] in (1, 3):
+    elif len(shape) == 3 and shape[0] in (1, 3) and features.name in FEATURES:
         origin = f"synthetic images, seed {SEED}"
         versions, batch, total = VERSIONS, AT_ONCE, IMAGES
     else:
