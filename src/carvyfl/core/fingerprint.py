@@ -181,8 +181,12 @@ _one_at_a_time = threading.Lock()
 
 
 def _source(part: Any) -> str:
-    try:
-        with _one_at_a_time:
-            return inspect.getsource(part)
-    except (OSError, TypeError):
-        return f"{part.__module__}.{part.__qualname__}"
+    with _one_at_a_time:
+        for _ in range(100):  # another library may parse on a thread of its own
+            try:
+                return inspect.getsource(part)
+            except SystemError:
+                continue
+            except (OSError, TypeError):
+                break
+    return f"{part.__module__}.{part.__qualname__}"
