@@ -89,18 +89,27 @@ def test_a_hostile_message_leaves_other_groups_bit_identical(
             assert same == (g != touched)
 
 
-def test_profiles_of_others_do_not_move(setup: Setup) -> None:
+def test_profiles_of_others_move_in_scale_alone(setup: Setup) -> None:
+    """A client counts by its size over the median one, which one client can move."""
     from carvyfl.profiles.methods import read_profiles
 
     messages = setup.messages
     assert messages is not None
-    quiet_ones = read_profiles("private-means", messages, seed=1).vectors
+    quiet = read_profiles("private-means", messages, seed=1)
     sent = hostile(np.random.default_rng(0), messages.units.shape[1:], "any")
-    loud = read_profiles("private-means", messages.replaced({HOSTILE: sent}), seed=1).vectors
-    assert quiet_ones is not None
-    assert loud is not None
-    others = np.arange(CLIENTS) != HOSTILE
-    assert np.array_equal(quiet_ones.rows[others], loud.rows[others])
+    loud = read_profiles("private-means", messages.replaced({HOSTILE: sent}), seed=1)
+    assert quiet.vectors is not None
+    assert loud.vectors is not None
+    others = np.flatnonzero(np.arange(CLIENTS) != HOSTILE)
+    before, after = (
+        each.rows[others]
+        / np.maximum(np.linalg.norm(each.rows[others], axis=1, keepdims=True), 1e-9)
+        for each in (quiet.vectors, loud.vectors)
+    )
+    assert after == pytest.approx(before, abs=1e-6)
+    for client in others.tolist():
+        types = (each.types.names[each.types.labels[client]] for each in (quiet, loud))
+        assert len(set(types)) == 1
 
 
 # Messages, before noise ------------------------------------------------------------------------
